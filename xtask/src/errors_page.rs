@@ -180,7 +180,7 @@ fn page() -> String {
 /// The paragraph about a code.
 fn explained(code: Code) -> String {
     let status = match code.status() {
-        _ if !code.is_told() => String::new(),
+        _ if !code.is_public() => String::new(),
         // Answers with these statuses always name the time to retry.
         status @ (429 | 503) => format!("**{status}** with `Retry-After`. "),
         status => format!("**{status}**. "),

@@ -127,9 +127,9 @@ fn what_is_not_there_is_not_there() {
 
 #[test]
 fn the_index_names_every_page_once_and_the_listed_ones_first() {
-    let told: String = String::from_utf8(page("docs/index.json").unwrap().bytes.to_vec()).unwrap();
+    let text: String = String::from_utf8(page("docs/index.json").unwrap().bytes.to_vec()).unwrap();
     let addresses: Vec<_> =
-        told.split("\"address\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
+        text.split("\"address\":\"").skip(1).map(|rest| rest.split('"').next().unwrap()).collect();
     assert_eq!(addresses[0], "/docs/tour");
     let different: BTreeSet<_> = addresses.iter().map(|at| at.trim_start_matches('/').to_owned()).collect();
     assert_eq!(different, pages().into_keys().collect());

@@ -45,7 +45,7 @@ pub struct AdminParts {
     /// Organisations, projects and keys, for reading.
     pub directory: Arc<Directory>,
     /// Facts of the program that no admin command returns.
-    pub house: Arc<dyn ServerAdmin>,
+    pub server: Arc<dyn ServerAdmin>,
     /// Traces, usage and live figures of calls.
     pub calls: Arc<dyn CallRecords>,
     /// Renders prompts, tokenizes texts and checks model files.
@@ -186,12 +186,12 @@ impl AdminApp {
     }
 
     /// Queries [`ServerAdmin`], off the event loop.
-    pub(crate) async fn house<T: Send + 'static>(
+    pub(crate) async fn server<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn ServerAdmin) -> T + Send + 'static,
     ) -> Result<T, ApiProblem> {
-        let house = Arc::clone(&self.0.parts.house);
-        self.blocking(move || ask(house.as_ref())).await
+        let server = Arc::clone(&self.0.parts.server);
+        self.blocking(move || ask(server.as_ref())).await
     }
 
     /// Queries [`CallRecords`], off the event loop.

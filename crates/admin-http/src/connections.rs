@@ -73,7 +73,7 @@ impl ConnectionTable {
     }
 
     /// Displaces up to `most` connections, because their file descriptors are needed.
-    pub(crate) fn let_go_of(&self, most: usize) {
+    pub(crate) fn displace_up_to(&self, most: usize) {
         let mut table = self.table();
         for _ in 0..most {
             if table.displace(|_| true).is_none() {
@@ -186,7 +186,7 @@ mod tests {
         assert!(is_asked_to_go(&held[3]).await, "of all, the oldest");
         drop(serving);
         tokio::time::advance(Duration::from_millis(10)).await;
-        connections.let_go_of(100);
+        connections.displace_up_to(100);
         assert!(connections.table().open.is_empty());
         assert!(is_asked_to_go(&last).await && is_asked_to_go(&next).await && is_asked_to_go(&held[0]).await);
     }

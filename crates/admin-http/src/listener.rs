@@ -31,7 +31,7 @@ const MAX_CONNECTIONS: usize = 256;
 /// Maximum number of displaced connections that are not closed yet. Beyond it no new connection is accepted.
 const MAX_CLOSING: usize = 16;
 /// Connections to close at once if there are no file descriptors left.
-const LET_GO_AT_ONCE: usize = 4;
+const CLOSED_AT_ONCE: usize = 4;
 /// Maximum time for a request head, and maximum silence between requests. A full table closes connections earlier.
 /// earlier.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ impl AdminSocket {
                 Some(_) = connections.join_next() => continue,
             };
             let Ok((stream, peer)) = accepted else {
-                lines.let_go_of(LET_GO_AT_ONCE);
+                lines.displace_up_to(CLOSED_AT_ONCE);
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };

@@ -184,7 +184,7 @@ impl StoredCall {
             end = &mut given_up => return self.end(end),
         };
         self.answer.lock().head = Some(StoredHead { status, content_type, headers });
-        self.tell();
+        self.notify();
         let end = loop {
             let piece = tokio::select! {
                 piece = body.next() => piece,
@@ -202,20 +202,20 @@ impl StoredCall {
                     }
                     answer.pieces.push(piece);
                     drop(answer);
-                    self.tell();
+                    self.notify();
                 }
             }
         };
         self.end(end);
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.changes.send_modify(|count| *count = count.saturating_add(1));
     }
 
     fn end(&self, end: StoredEnd) {
         self.answer.lock().end.get_or_insert(end);
-        self.tell();
+        self.notify();
     }
 
     /// Waits until the call is stopped, or no client has read it for [`ABANDONED_AFTER`].

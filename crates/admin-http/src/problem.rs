@@ -54,8 +54,8 @@ pub(crate) const DOCS: &str = "https://github.com/headrace/headrace/blob/main/do
 
 /// The codes that a response can contain.
 fn codes(_: &mut SchemaGenerator) -> Schema {
-    let told = AdminCode::ALL.iter().filter(|code| !code.statuses().is_empty());
-    json_schema!({ "type": "string", "enum": told.map(|code| code.name()).collect::<Vec<_>>() })
+    let public_codes = AdminCode::ALL.iter().filter(|code| !code.statuses().is_empty());
+    json_schema!({ "type": "string", "enum": public_codes.map(|code| code.name()).collect::<Vec<_>>() })
 }
 
 impl ApiProblem {

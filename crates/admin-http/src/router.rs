@@ -21,7 +21,7 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    document, events, house, money, operators, places, playground, requests, served, session, words,
+    document, events, money, operators, places, playground, requests, served, server, session, words,
 };
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
@@ -36,7 +36,7 @@ fn routes() -> RouteList {
         .post("/session", RouteRoles::Anyone, "Sign in with a one-time link or a key", session::begin)
         .get("/session", VIEWERS, "The signed-in operator, and the routes of that role", session::show)
         .delete("/session", VIEWERS, "Sign out", session::end)
-        .get("/status", VIEWERS, "The server's status", house::status)
+        .get("/status", VIEWERS, "The server's status", server::status)
         .get("/operators", OWNERS, "Operators, by id", operators::list)
         .post("/operators", OWNERS, "Create an operator; the key is shown only once", operators::create)
         .delete(
@@ -104,16 +104,16 @@ fn routes() -> RouteList {
         .post("/upstreams/{name}/drain", ADMINS, "Drain an upstream: send no new calls to it", served::drain)
         .post("/upstreams/{name}/resume", ADMINS, "Resume an upstream: send calls to it again", served::resume)
         .post("/upstreams/{name}/probe", ADMINS, "Query the models of an upstream now", served::probe)
-        .post("/reload", ADMINS, "Reload the configuration; the server applies either all of it or nothing", house::reload)
-        .get("/settings", VIEWERS, "Every setting, with its value and the value's origin", house::settings)
-        .get("/margin", BILLING, "Revenue of calls and charges of upstreams", house::margin)
+        .post("/reload", ADMINS, "Reload the configuration; the server applies either all of it or nothing", server::reload)
+        .get("/settings", VIEWERS, "Every setting, with its value and the value's origin", server::settings)
+        .get("/margin", BILLING, "Revenue of calls and charges of upstreams", server::margin)
         .get(
             "/shadow",
             BILLING,
             "Comparison of shadow models with the originals",
-            house::shadow,
+            server::shadow,
         )
-        .get("/audit", ADMINS, "The audit log, newest first", house::audit)
+        .get("/audit", ADMINS, "The audit log, newest first", server::audit)
         .get("/requests", VIEWERS, "Calls, newest first, filtered by caller, outcome, cost and more", requests::search)
         .get("/requests/compare", VIEWERS, "Comparison of two calls", requests::compare)
         .get("/requests/{id}", VIEWERS, "One call's trace", requests::one)
@@ -185,9 +185,9 @@ fn describe<'t>(
     let id: Vec<String> =
         std::iter::once(method.as_str().to_ascii_lowercase()).chain(words.map(str::to_owned)).collect();
     let tag = path.split('/').nth(1).unwrap_or_default().to_owned();
-    let told: &mut Operation = operation.inner_mut();
+    let inner: &mut Operation = operation.inner_mut();
     if access != RouteRoles::Anyone {
-        told.security =
+        inner.security =
             ["cookie", "key"].map(|scheme| [(scheme.to_owned(), Vec::new())].into_iter().collect()).into();
     }
     operation.id(&id.join("_")).summary(says).tag(&tag).description(&format!("For: {}.", access.words()))

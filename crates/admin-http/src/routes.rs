@@ -3,13 +3,13 @@
 
 pub(crate) mod document;
 pub(crate) mod events;
-pub(crate) mod house;
 pub(crate) mod money;
 pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod playground;
 pub(crate) mod requests;
 pub(crate) mod served;
+pub(crate) mod server;
 pub(crate) mod session;
 pub(crate) mod words;
 

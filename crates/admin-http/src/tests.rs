@@ -33,9 +33,9 @@ use crate::sessions::{OperatorSessions, SESSION_LIFETIME};
 use crate::who::CSRF_HEADER;
 use crate::{AdminHttp, AdminParts, ConsoleAsset, ConsolePages};
 
+mod access;
 mod acts;
 mod document;
-mod doors;
 mod plays;
 mod watching;
 mod words;
@@ -284,7 +284,7 @@ impl TestWorld {
             service: Arc::clone(&service),
             sessions,
             directory,
-            house: Arc::new(EmptyServer),
+            server: Arc::new(EmptyServer),
             prompts: Arc::new(EchoServer),
             calls: Arc::new(OneCall { ended: ended.clone() }),
             playground: Arc::clone(&played) as _,

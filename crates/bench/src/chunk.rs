@@ -121,8 +121,8 @@ impl<'a> AnswerChunk<'a> {
 
     pub(crate) fn usage(&self) -> Option<ServerUsage> {
         let usage = self.usage.as_ref()?;
-        let told = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
-        let cached = told.or_else(|| self.timings.as_ref().and_then(|timings| timings.cache_n));
+        let reported = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
+        let cached = reported.or_else(|| self.timings.as_ref().and_then(|timings| timings.cache_n));
         Some(ServerUsage {
             prompt: usage.prompt_tokens?,
             output: usage.completion_tokens.unwrap_or(0),

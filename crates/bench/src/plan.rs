@@ -211,11 +211,11 @@ fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<PlannedSession> {
     for (index, call) in (0..most).zip(order) {
         let at = Duration::try_from_secs_f64((call.at_ms - start) / 1e3 / speed).unwrap_or(Duration::MAX);
         let prompt = call.prompt_tokens.unwrap_or(1);
-        let told = prompt.saturating_add(call.output_tokens.unwrap_or(0));
+        let total = prompt.saturating_add(call.output_tokens.unwrap_or(0));
         let place = call.session.as_deref().and_then(|name| known.get(name).copied());
         let planned = PlannedCall {
             index,
-            tokens: place.map_or(prompt, |(_, told)| prompt.saturating_sub(told).max(1)),
+            tokens: place.map_or(prompt, |(_, total)| prompt.saturating_sub(total).max(1)),
             output: call.output_tokens.map(|tokens| tokens.max(1)),
             pause: Duration::ZERO,
             not_before: Some(at),
@@ -238,7 +238,7 @@ fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<PlannedSession> {
             }
         };
         if let Some(name) = &call.session {
-            known.insert(name, (at_place, told));
+            known.insert(name, (at_place, total));
         }
     }
     sessions

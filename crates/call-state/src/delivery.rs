@@ -94,7 +94,7 @@ struct QueuedFrame {
     /// Answer tokens up to the end of this frame.
     tokens: u64,
     /// More of what was pushed together follows.
-    goes_on: bool,
+    continues: bool,
     /// A piece of a larger allocation.
     is_piece: bool,
 }
@@ -242,9 +242,9 @@ impl DeliveryState {
         let is_piece = bytes.len() > MAX_FRAME_BYTES;
         while bytes.len() > MAX_FRAME_BYTES {
             let bytes = bytes.split_to(MAX_FRAME_BYTES);
-            self.frames.push_back(QueuedFrame { bytes, tokens: before, goes_on: true, is_piece });
+            self.frames.push_back(QueuedFrame { bytes, tokens: before, continues: true, is_piece });
         }
-        self.frames.push_back(QueuedFrame { bytes: bytes.split(), tokens, goes_on: false, is_piece });
+        self.frames.push_back(QueuedFrame { bytes: bytes.split(), tokens, continues: false, is_piece });
     }
 
     fn clear(&mut self) {
@@ -260,7 +260,7 @@ impl AnswerFrames for Delivery {
             state.buffered = state.buffered.saturating_sub(frame.bytes.len());
             state.taken_tokens = frame.tokens;
             state.taken_frames += 1;
-            state.within = frame.goes_on;
+            state.within = frame.continues;
             drop(state);
             self.shared.reader.notify_one();
             return Poll::Ready(Some(Ok(frame.into_bytes())));

@@ -155,8 +155,8 @@ impl CacheState {
         self.next += 1;
         let kept = CachedAnswer { number: place.number, ids, at: now };
         let bytes = kept.bytes();
-        let shelf = self.tenants.entry(salt).or_default();
-        let same = shelf.answers.entry(before).or_default();
+        let tenant = self.tenants.entry(salt).or_default();
+        let same = tenant.answers.entry(before).or_default();
         let again = same.iter().position(|other| other.ids == kept.ids);
         let gone = match again {
             Some(at) => Some(same.remove(at)),
@@ -165,9 +165,9 @@ impl CacheState {
         };
         same.push(kept);
         let gone = gone.map_or(0, |gone| gone.bytes());
-        shelf.bytes = (shelf.bytes + bytes).saturating_sub(gone);
+        tenant.bytes = (tenant.bytes + bytes).saturating_sub(gone);
         self.bytes = (self.bytes + bytes).saturating_sub(gone);
-        shelf.order.push_back(place);
+        tenant.order.push_back(place);
         self.order.push_back((salt, place));
         self.make_room(&salt, now);
     }
@@ -175,8 +175,8 @@ impl CacheState {
     /// Evicts the oldest answers of this tenant while it exceeds its bound. Then evicts answers of all tenants that
     /// have expired, or the oldest ones while a common bound is exceeded.
     fn make_room(&mut self, salt: &CacheSalt, now: UnixNanos) {
-        while let Some(shelf) = self.tenants.get(salt).filter(|shelf| shelf.bytes > MOST_BYTES_OF_ONE) {
-            let Some(oldest) = shelf.order.front().copied() else { break };
+        while let Some(tenant) = self.tenants.get(salt).filter(|tenant| tenant.bytes > MOST_BYTES_OF_ONE) {
+            let Some(oldest) = tenant.order.front().copied() else { break };
             self.forget(salt, oldest);
         }
         while let Some((salt, oldest)) = self.order.front().copied() {
@@ -196,28 +196,28 @@ impl CacheState {
     }
 
     fn forget(&mut self, salt: &CacheSalt, place: AnswerKey) {
-        let Some(shelf) = self.tenants.get_mut(salt) else { return };
+        let Some(tenant) = self.tenants.get_mut(salt) else { return };
         // If this is the oldest answer of all, it is also its tenant's oldest.
-        if shelf.order.front() == Some(&place) {
-            shelf.order.pop_front();
+        if tenant.order.front() == Some(&place) {
+            tenant.order.pop_front();
         }
-        if let Some(same) = shelf.answers.get_mut(&place.before) {
+        if let Some(same) = tenant.answers.get_mut(&place.before) {
             if let Some(at) = same.iter().position(|kept| kept.number == place.number) {
                 let bytes = same.remove(at).bytes();
-                shelf.bytes = shelf.bytes.saturating_sub(bytes);
+                tenant.bytes = tenant.bytes.saturating_sub(bytes);
                 self.bytes = self.bytes.saturating_sub(bytes);
             }
             if same.is_empty() {
-                shelf.answers.remove(&place.before);
+                tenant.answers.remove(&place.before);
             }
         }
-        if shelf.answers.is_empty() {
+        if tenant.answers.is_empty() {
             self.tenants.remove(salt);
         }
     }
 
     fn find(&self, salt: &CacheSalt, before: u64, now: UnixNanos) -> Vec<Arc<[u32]>> {
-        let same = self.tenants.get(salt).and_then(|shelf| shelf.answers.get(&before));
+        let same = self.tenants.get(salt).and_then(|tenant| tenant.answers.get(&before));
         let known = same.into_iter().flatten().filter(|kept| !kept.is_over(now));
         known.map(|kept| Arc::clone(&kept.ids)).collect()
     }

@@ -51,7 +51,7 @@ struct KeptCalls {
     places: Vec<Option<Arc<KeptCall>>>,
     free: Vec<usize>,
     /// A ticker task is running.
-    is_beating: bool,
+    is_running: bool,
 }
 
 struct KeptCall {
@@ -60,7 +60,7 @@ struct KeptCall {
     key: Option<KeyWatch>,
     /// Time of the last extension of the hold, or of the first tick, in nanoseconds. Zero before the first tick.
     kept: AtomicU64,
-    beats: AtomicU32,
+    ticks: AtomicU32,
     waker: AtomicWaker,
 }
 
@@ -107,23 +107,23 @@ impl HoldKeeper {
     }
 
     fn look_after(self: &Arc<Self>, hold: Option<HoldId>, key: Option<KeyId>) -> KeptCallHandle {
-        let (kept, beats) = (AtomicU64::new(0), AtomicU32::new(0));
+        let (kept, ticks) = (AtomicU64::new(0), AtomicU32::new(0));
         let key = key.map(KeyWatch::new);
-        let call = Arc::new(KeptCall { hold, key, kept, beats, waker: AtomicWaker::new() });
+        let call = Arc::new(KeptCall { hold, key, kept, ticks, waker: AtomicWaker::new() });
         let mut calls = self.calls.lock();
         let at = calls.free.pop().unwrap_or(calls.places.len());
         match calls.places.get_mut(at) {
             Some(place) => *place = Some(Arc::clone(&call)),
             None => calls.places.push(Some(Arc::clone(&call))),
         }
-        let begins = !std::mem::replace(&mut calls.is_beating, true);
+        let begins = !std::mem::replace(&mut calls.is_running, true);
         drop(calls);
         if begins {
-            let mut beater = KeeperTask { beats: Arc::clone(self), is_over: false };
+            let mut task = KeeperTask { keeper: Arc::clone(self), is_over: false };
             tokio::spawn(async move {
-                beat(&beater.beats).await;
-                beater.is_over = true;
-                drop(beater);
+                run_ticker(&task.keeper).await;
+                task.is_over = true;
+                drop(task);
             });
         }
         KeptCallHandle { all: Arc::clone(self), at, call, seen: 0 }
@@ -167,8 +167,8 @@ impl KeptCallHandle {
     }
 
     fn is_due(&mut self) -> bool {
-        let beats = self.call.beats.load(Ordering::Acquire);
-        std::mem::replace(&mut self.seen, beats) != beats
+        let ticks = self.call.ticks.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, ticks) != ticks
     }
 }
 
@@ -185,8 +185,8 @@ impl Drop for KeptCallHandle {
 
 impl KeptCall {
     /// Checks the call's key, and extends its hold in the ledger if that is due.
-    fn keep(&self, beats: &HoldKeeper) {
-        let HoldKeeperParts { clock, ledger, directory, hold_lifetime, .. } = &beats.parts;
+    fn keep(&self, keeper: &HoldKeeper) {
+        let HoldKeeperParts { clock, ledger, directory, hold_lifetime, .. } = &keeper.parts;
         let (now, lifetime) = (clock.now(), *hold_lifetime);
         if let Some(key) = &self.key {
             key.look(directory, now);
@@ -231,7 +231,7 @@ impl KeyWatch {
 
 /// Owned by the ticker task. If the task ends early, dropping this lets the next call start another one.
 struct KeeperTask {
-    beats: Arc<HoldKeeper>,
+    keeper: Arc<HoldKeeper>,
     /// The ticker ended because no call was left. By now another ticker may serve newer calls.
     is_over: bool,
 }
@@ -239,14 +239,14 @@ struct KeeperTask {
 impl Drop for KeeperTask {
     fn drop(&mut self) {
         if !self.is_over {
-            self.beats.calls.lock().is_beating = false;
+            self.keeper.calls.lock().is_running = false;
         }
     }
 }
 
 /// Serves the calls until none is left.
-async fn beat(beats: &HoldKeeper) {
-    let HoldKeeper { parts: HoldKeeperParts { period, .. }, cut_off, .. } = beats;
+async fn run_ticker(keeper: &HoldKeeper) {
+    let HoldKeeper { parts: HoldKeeperParts { period, .. }, cut_off, .. } = keeper;
     let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
     let (mut part, mut parts, mut is_cut_off) = (0, parts.clamp(1, MOST_PARTS), false);
     loop {
@@ -256,12 +256,12 @@ async fn beat(beats: &HoldKeeper) {
             () = cut_off.cancelled(), if !is_cut_off => (is_cut_off, part, parts) = (true, 0, 1),
             () = tokio::time::sleep(step) => {}
         }
-        let Some(calls) = beats.part(part, parts) else { return };
+        let Some(calls) = keeper.part(part, parts) else { return };
         part = (part + 1) % parts;
         for call in calls {
             // A failure in one call does not affect the others. It is retried at the call's next tick.
-            let _ = catch_unwind(AssertUnwindSafe(|| call.keep(beats)));
-            call.beats.fetch_add(1, Ordering::Release);
+            let _ = catch_unwind(AssertUnwindSafe(|| call.keep(keeper)));
+            call.ticks.fetch_add(1, Ordering::Release);
             call.waker.wake();
         }
     }
@@ -312,54 +312,54 @@ mod tests {
         RequestId::fresh(UnixNanos::new(1)).hold()
     }
 
-    fn places(beats: &HoldKeeper) -> (usize, usize) {
-        let calls = beats.calls.lock();
+    fn places(keeper: &HoldKeeper) -> (usize, usize) {
+        let calls = keeper.calls.lock();
         (calls.places.iter().flatten().count(), calls.places.len())
     }
 
     #[tokio::test(start_paused = true)]
     async fn each_call_is_looked_after_once_a_period_and_nobody_when_nobody_is_left() {
         let (keeper, period) = (keeper(), PERIOD);
-        let beats = &keeper;
-        let mut calls: Vec<KeptCallHandle> = (0..40).map(|_| beats.join(hold(), None)).collect();
-        assert_eq!(places(beats), (40, 40));
+        let keeper = &keeper;
+        let mut calls: Vec<KeptCallHandle> = (0..40).map(|_| keeper.join(hold(), None)).collect();
+        assert_eq!(places(keeper), (40, 40));
         tokio::time::sleep(period * 10 + period / 2).await;
         for call in &mut calls {
-            let beaten = call.call.beats.load(Ordering::Acquire);
-            assert!((10..=11).contains(&beaten), "{beaten}");
+            let ticks = call.call.ticks.load(Ordering::Acquire);
+            assert!((10..=11).contains(&ticks), "{ticks}");
             call.next().await;
             assert!(poll_fn(|cx| Poll::Ready(call.poll(cx))).await.is_pending());
         }
         calls.truncate(3);
-        assert_eq!(places(beats), (3, 40));
-        calls.push(beats.join(hold(), None));
-        assert_eq!(places(beats), (4, 40), "a free place is taken first");
+        assert_eq!(places(keeper), (3, 40));
+        calls.push(keeper.join(hold(), None));
+        assert_eq!(places(keeper), (4, 40), "a free place is taken first");
         calls.clear();
         tokio::time::sleep(period * 2).await;
-        assert_eq!(places(beats), (0, 0));
-        assert!(!beats.calls.lock().is_beating);
-        let mut late = beats.join(hold(), None);
+        assert_eq!(places(keeper), (0, 0));
+        assert!(!keeper.calls.lock().is_running);
+        let mut late = keeper.join(hold(), None);
         tokio::time::timeout(period * 2, late.next()).await.expect("somebody looks after it again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_is_over_leaves_alone_who_came_after_it_and_one_that_breaks_off_is_followed() {
         let keeper = keeper();
-        let beats = &keeper;
-        let _call = beats.join(hold(), None);
-        for (is_over, is_beating) in [(true, true), (false, false)] {
-            drop(KeeperTask { beats: Arc::clone(beats), is_over });
-            assert_eq!(beats.calls.lock().is_beating, is_beating);
+        let keeper = &keeper;
+        let _call = keeper.join(hold(), None);
+        for (is_over, is_running) in [(true, true), (false, false)] {
+            drop(KeeperTask { keeper: Arc::clone(keeper), is_over });
+            assert_eq!(keeper.calls.lock().is_running, is_running);
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_cut_wakes_everybody_at_once_and_then_often() {
         let keeper = keeper();
-        let beats = &keeper;
-        let mut calls: Vec<KeptCallHandle> = (0..20).map(|_| beats.join(hold(), None)).collect();
+        let keeper = &keeper;
+        let mut calls: Vec<KeptCallHandle> = (0..20).map(|_| keeper.join(hold(), None)).collect();
         tokio::task::yield_now().await;
-        beats.cut_off.cancel();
+        keeper.cut_off.cancel();
         for call in &mut calls {
             tokio::time::timeout(Duration::from_millis(1), call.next()).await.expect("woken by the cut");
             tokio::time::timeout(CLOSING_STEP * 2, call.next()).await.expect("and again");

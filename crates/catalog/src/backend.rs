@@ -110,9 +110,9 @@ impl Backend {
     /// The most tokens of one sequence, prompt and answer together. `None` if it is not known.
     pub fn context_window(&self) -> Option<u32> {
         match self {
-            Self::Tokens(lane) => Some(lane.capabilities.context_window),
-            Self::Vectors(lane) => Some(lane.capabilities.context_window),
-            Self::Messages(lane) => lane.context_window,
+            Self::Tokens(backend) => Some(backend.capabilities.context_window),
+            Self::Vectors(backend) => Some(backend.capabilities.context_window),
+            Self::Messages(backend) => backend.context_window,
         }
     }
 
@@ -141,8 +141,8 @@ impl Backend {
     /// unknown.
     pub fn numerics(&self) -> &str {
         match self {
-            Self::Tokens(lane) => &lane.capabilities.numerics,
-            Self::Vectors(lane) => &lane.capabilities.numerics,
+            Self::Tokens(backend) => &backend.capabilities.numerics,
+            Self::Vectors(backend) => &backend.capabilities.numerics,
             Self::Messages(_) => "",
         }
     }
@@ -160,7 +160,7 @@ impl Backend {
     /// The token backend, if the model has one.
     pub const fn tokens(&self) -> Option<&TokenBackend> {
         match self {
-            Self::Tokens(lane) => Some(lane),
+            Self::Tokens(backend) => Some(backend),
             Self::Vectors(_) | Self::Messages(_) => None,
         }
     }
@@ -168,8 +168,8 @@ impl Backend {
     /// The tokenizer, if this server tokenizes for the model.
     pub const fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
         match self {
-            Self::Tokens(lane) => Some(&lane.tokenizer),
-            Self::Vectors(lane) => Some(&lane.tokenizer),
+            Self::Tokens(backend) => Some(&backend.tokenizer),
+            Self::Vectors(backend) => Some(&backend.tokenizer),
             Self::Messages(_) => None,
         }
     }

@@ -30,7 +30,7 @@ pub struct ServedModel {
     /// The name it is served under.
     pub name: ModelName,
     /// How the model is addressed.
-    pub lane: Backend,
+    pub backend: Backend,
     /// Creation time in seconds since 1970. Shown as `created`.
     pub created_unix_s: u64,
     /// Answer length in tokens if the caller sets none. `None` means the gateway's default.
@@ -117,7 +117,7 @@ impl Catalog {
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
-        let looks = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages())
+        let looks = models.values().any(|model: &Arc<ServedModel>| model.backend.is_messages())
             || aliases.values().any(ModelRoute::has_choice);
         let trials = aliases.iter().filter_map(|(name, route)| Some((name.clone(), trials(name, route)?)));
         let trials = trials.collect();
@@ -168,7 +168,7 @@ impl Catalog {
 
     /// Whether the model is served by another provider's server, judged by its backend.
     pub fn is_far(&self, name: &ModelName) -> bool {
-        self.models.get(name).is_some_and(|model| model.lane.is_messages())
+        self.models.get(name).is_some_and(|model| model.backend.is_messages())
     }
 
     /// Whether a body must be inspected before it is parsed.
@@ -238,8 +238,8 @@ impl Catalog {
     }
 
     /// Whether answers name the model that an alias led to.
-    pub fn tells_aliases(&self) -> bool {
-        self.rules.tell_aliases
+    pub fn shows_aliases(&self) -> bool {
+        self.rules.show_aliases
     }
 
     /// The model that answers instead of `failed` if calls for `asked` end with this code at this stage. Skips models
@@ -268,8 +268,8 @@ impl Catalog {
     /// Whether a call for `asked` that was parsed for `model` may fall back to a model with a message backend.
     pub fn may_fall_back_on_messages(&self, asked: &ModelName, model: &ServedModel) -> bool {
         let is_messages =
-            |name: &ModelName| self.models.get(name).is_some_and(|model| model.lane.is_messages());
-        let route = self.aliases.get(asked).filter(|_| !model.lane.is_messages());
+            |name: &ModelName| self.models.get(name).is_some_and(|model| model.backend.is_messages());
+        let route = self.aliases.get(asked).filter(|_| !model.backend.is_messages());
         route.is_some_and(|route| route.models().any(is_messages))
     }
 

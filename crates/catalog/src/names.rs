@@ -18,7 +18,7 @@ pub struct NameRules {
     pub notices: BTreeMap<ModelName, RetirementNotice>,
     /// Answers to calls for an alias name the model that it led to, because the alias may lead to another model
     /// later.
-    pub tell_aliases: bool,
+    pub show_aliases: bool,
 }
 
 /// Whether a model of a given name is served.

@@ -82,7 +82,7 @@ impl ChatSession {
         loop {
             let typed = tokio::select! {
                 biased;
-                () = turn::told_to_leave() => TypedLine::End,
+                () = turn::exit_requested() => TypedLine::End,
                 typed = input.next("> ") => typed,
             };
             let line = match typed {

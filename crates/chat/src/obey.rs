@@ -17,7 +17,7 @@ use super::{saved, tools, waterfall};
 const TRACE_TRIES: u32 = 4;
 const TRACE_WAIT: Duration = Duration::from_millis(150);
 /// Maximum number of model names in an error about an unknown name.
-const NAMES_TOLD: usize = 8;
+const NAMES_LISTED: usize = 8;
 
 impl ChatSession {
     pub(super) async fn obey(
@@ -176,10 +176,10 @@ fn served(models: &[ModelInfo], name: &str) -> String {
     let mut ids: Vec<_> =
         models.iter().filter(|model| model.takes_conversations()).map(|model| model.id.as_str()).collect();
     ids.sort_by_key(|id| std::cmp::Reverse(alike(id)));
-    match (ids.len(), ids.get(..NAMES_TOLD)) {
+    match (ids.len(), ids.get(..NAMES_LISTED)) {
         (0, _) => "it lists none".to_owned(),
-        (all, Some(some)) if all > NAMES_TOLD => {
-            format!("it has {} and {} more", some.join(", "), all - NAMES_TOLD)
+        (all, Some(some)) if all > NAMES_LISTED => {
+            format!("it has {} and {} more", some.join(", "), all - NAMES_LISTED)
         }
         _ => format!("it has {}", ids.join(", ")),
     }

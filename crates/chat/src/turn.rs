@@ -196,7 +196,7 @@ async fn show(
 }
 
 /// Resolves on SIGINT, SIGTERM or SIGHUP, so that the terminal can be restored before the process ends.
-pub(super) async fn told_to_leave() {
+pub(super) async fn exit_requested() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {

@@ -118,8 +118,8 @@ impl Wording {
         let Parts { config, generation, tokenizer_json, tokenizer_config, templates, warnings, .. } = parts;
         let mut identity = Identity::new();
         identity.add("tokenizer.json", &tokenizer_json);
-        let told = format!("{config:?} {generation:?} {tokenizer_config:?}");
-        identity.add("metadata", told.as_bytes());
+        let text = format!("{config:?} {generation:?} {tokenizer_config:?}");
+        identity.add("metadata", text.as_bytes());
         identity.add("template", templates.default.as_deref().unwrap_or_default().as_bytes());
         Ok(Self {
             vocab_size: config.vocab_size,

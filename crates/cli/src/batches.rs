@@ -64,19 +64,20 @@ async fn obey(args: &BatchesArgs) -> ExitCode {
     let done = async {
         let ReachedServer { config, lender } = reach(&args.caller).await?;
         has_key = config.key.is_some();
-        let desk = BatchClient { client: Client::new(config)?, json: args.json, lent: lender.is_some() };
+        let batch_client =
+            BatchClient { client: Client::new(config)?, json: args.json, lent: lender.is_some() };
         match &args.command {
             BatchesCommand::Submit(_) => match checked {
-                Some((submit, requests)) => desk.submit(submit, requests).await,
+                Some((submit, requests)) => batch_client.submit(submit, requests).await,
                 None => Ok(ExitCode::FAILURE),
             },
-            BatchesCommand::List { limit, after } => desk.list(*limit, after.as_deref()).await,
-            BatchesCommand::Show { id } => desk.show(&desk.client.batch(id).await?),
-            BatchesCommand::Cancel { id } => desk.cancel(id).await,
+            BatchesCommand::List { limit, after } => batch_client.list(*limit, after.as_deref()).await,
+            BatchesCommand::Show { id } => batch_client.show(&batch_client.client.batch(id).await?),
+            BatchesCommand::Cancel { id } => batch_client.cancel(id).await,
             BatchesCommand::Results { id, errors, output } => {
-                desk.results(id, *errors, output.as_deref()).await
+                batch_client.results(id, *errors, output.as_deref()).await
             }
-            BatchesCommand::Wait { id, timeout } => desk.wait(id, *timeout).await,
+            BatchesCommand::Wait { id, timeout } => batch_client.wait(id, *timeout).await,
         }
     };
     match done.await {
@@ -110,9 +111,9 @@ struct BatchClient {
 }
 
 impl BatchClient {
-    fn tell(&self, told: &Value, text: &str) {
+    fn print(&self, json: &Value, text: &str) {
         if self.json {
-            output::say(&format!("{told:#}\n"));
+            output::say(&format!("{json:#}\n"));
         } else {
             output::say(text);
         }
@@ -120,20 +121,20 @@ impl BatchClient {
 
     async fn list(&self, limit: u32, after: Option<&str>) -> Result<ExitCode, CommandFailure> {
         let page = self.client.batches(limit, after).await?;
-        let told: Vec<&Value> = page.batches.iter().map(|batch| &batch.told).collect();
-        self.tell(&json!({"data": told, "has_more": page.has_more}), &view::list(&page));
+        let json: Vec<&Value> = page.batches.iter().map(|batch| &batch.json).collect();
+        self.print(&json!({"data": json, "has_more": page.has_more}), &view::list(&page));
         Ok(ExitCode::SUCCESS)
     }
 
     fn show(&self, batch: &Batch) -> Result<ExitCode, CommandFailure> {
-        self.tell(&batch.told, &view::whole(batch));
+        self.print(&batch.json, &view::whole(batch));
         Ok(ExitCode::SUCCESS)
     }
 
     async fn cancel(&self, id: &str) -> Result<ExitCode, CommandFailure> {
         let batch = self.client.cancel_batch(id).await?;
         let text = format!("{id} is {}: {}\n", batch.status, view::counts(&batch));
-        self.tell(&batch.told, &text);
+        self.print(&batch.json, &text);
         Ok(ExitCode::SUCCESS)
     }
 
@@ -157,7 +158,7 @@ impl BatchClient {
                 return Err(error.into());
             }
         };
-        self.tell(&batch.told, &format!("{}\n", batch.id));
+        self.print(&batch.json, &format!("{}\n", batch.id));
         let path = requests::path_of(requests.endpoint);
         output::note(&format!("{} requests for {path}, within {}", requests.count, batch.window));
         if self.lent {
@@ -198,18 +199,18 @@ impl BatchClient {
             watched = self.watch(id, timeout, &mut progress) => Some(watched),
         };
         progress.end();
-        let goes_on = || {
+        let still_runs = || {
             format!(
                 "The batch still runs. Wait again: headrace batches wait {id}. End it: headrace batches cancel {id}"
             )
         };
         let Some(watched) = watched else {
-            output::note(&goes_on());
+            output::note(&still_runs());
             return Ok(ExitCode::from(INTERRUPTED));
         };
         let batch = watched?;
         if !batch.is_over() {
-            output::note(&goes_on());
+            output::note(&still_runs());
             let why = format!(
                 "{id} is {} after the time that was to be waited: {}",
                 batch.status,
@@ -218,7 +219,7 @@ impl BatchClient {
             return Err(CommandFailure::Other(why));
         }
         let text = format!("{id} is {}: {}\n{}", batch.status, view::counts(&batch), view::faults(&batch));
-        self.tell(&batch.told, &text);
+        self.print(&batch.json, &text);
         if batch.output_file.is_some() {
             output::note(&format!("Its answers: headrace batches results {id}"));
         }

@@ -136,12 +136,12 @@ fn recent_calls(data_dir: &Path, most: usize) -> Vec<TraceRecord> {
 }
 
 /// Prints the result of a command.
-fn tell(told: Result<String, CommandError>) -> ExitCode {
-    tell_by(output::say, told)
+fn print(result: Result<String, CommandError>) -> ExitCode {
+    print_with(output::say, result)
 }
 
-fn tell_by(say: fn(&str), told: Result<String, CommandError>) -> ExitCode {
-    match told {
+fn print_with(say: fn(&str), result: Result<String, CommandError>) -> ExitCode {
+    match result {
         Ok(text) => {
             say(&text);
             ExitCode::SUCCESS

@@ -39,7 +39,7 @@ pub struct Batch {
     /// Why the batch was not started.
     pub faults: Vec<BatchFault>,
     /// The server's complete JSON.
-    pub told: Value,
+    pub json: Value,
 }
 
 /// Numbers of requests in a batch.
@@ -73,10 +73,10 @@ pub struct BatchPage {
 
 impl Batch {
     /// Reads a batch. `None` if the JSON has no id.
-    fn from_value(told: Value) -> Option<Self> {
-        let text = |name: &str| told.get(name).and_then(Value::as_str).map(str::to_owned);
-        let count = |name: &str| told.pointer(&format!("/request_counts/{name}")).and_then(Value::as_u64);
-        let faults = told.pointer("/errors/data").and_then(Value::as_array);
+    fn from_value(json: Value) -> Option<Self> {
+        let text = |name: &str| json.get(name).and_then(Value::as_str).map(str::to_owned);
+        let count = |name: &str| json.pointer(&format!("/request_counts/{name}")).and_then(Value::as_u64);
+        let faults = json.pointer("/errors/data").and_then(Value::as_array);
         let fault = |fault: &Value| BatchFault {
             line: fault.get("line").and_then(Value::as_u64),
             message: fault.get("message").and_then(Value::as_str).unwrap_or_default().to_owned(),
@@ -95,7 +95,7 @@ impl Batch {
                 failed: count("failed").unwrap_or_default(),
             },
             faults: faults.map(|faults| faults.iter().map(fault).collect()).unwrap_or_default(),
-            told,
+            json,
         })
     }
 
@@ -106,7 +106,7 @@ impl Batch {
 
     /// The time of an event in seconds since 1970, by its field's name.
     pub fn seconds(&self, field: &str) -> Option<u64> {
-        self.told.get(field).and_then(Value::as_u64)
+        self.json.get(field).and_then(Value::as_u64)
     }
 }
 
@@ -156,8 +156,8 @@ impl Client {
             .ok_or_else(|| ClientError::Config("this machine gives no random numbers".to_owned()))?;
         let request = self.request(Method::POST, "v1/files")?.header(CONTENT_TYPE, form.content_type());
         let response = self.send_once(request.body(reqwest::Body::wrap(form))).await?;
-        let told: Value = self.read_value(response, "the file").await?;
-        let id = told.get("id").and_then(Value::as_str).map(str::to_owned);
+        let json: Value = self.read_value(response, "the file").await?;
+        let id = json.get("id").and_then(Value::as_str).map(str::to_owned);
         id.ok_or_else(|| ClientError::Protocol("the file has no id".to_owned()))
     }
 
@@ -184,12 +184,12 @@ impl Client {
     pub async fn batches(&self, limit: u32, after: Option<&str>) -> Result<BatchPage, ClientError> {
         let after = after.map(|id| plain_id(id, "batch").map(|id| format!("&after={id}"))).transpose()?;
         let path = format!("v1/batches?limit={limit}{}", after.unwrap_or_default());
-        let told: Value = read_json(&self.get(&path).await?, "the list of batches")?;
-        let Some(data) = told.get("data").and_then(Value::as_array) else {
+        let json: Value = read_json(&self.get(&path).await?, "the list of batches")?;
+        let Some(data) = json.get("data").and_then(Value::as_array) else {
             return Err(ClientError::Protocol("the list of batches has no `data`".to_owned()));
         };
         let batches = data.iter().cloned().filter_map(Batch::from_value).collect();
-        Ok(BatchPage { batches, has_more: told.get("has_more").and_then(Value::as_bool).unwrap_or_default() })
+        Ok(BatchPage { batches, has_more: json.get("has_more").and_then(Value::as_bool).unwrap_or_default() })
     }
 
     /// The batch with this id.
@@ -230,8 +230,8 @@ impl Client {
     }
 }
 
-fn is_batch(told: Value) -> Result<Batch, ClientError> {
-    Batch::from_value(told).ok_or_else(|| ClientError::Protocol("the batch has no id".to_owned()))
+fn is_batch(json: Value) -> Result<Batch, ClientError> {
+    Batch::from_value(json).ok_or_else(|| ClientError::Protocol("the batch has no id".to_owned()))
 }
 
 #[cfg(test)]
@@ -240,11 +240,11 @@ mod tests {
 
     #[test]
     fn a_batch_as_openai_tells_of_it() {
-        let told = json!({"id": "batch_1", "object": "batch", "status": "failed", "endpoint": "/v1/responses",
+        let json = json!({"id": "batch_1", "object": "batch", "status": "failed", "endpoint": "/v1/responses",
             "completion_window": "24h", "input_file_id": "file-1", "output_file_id": null, "created_at": 7,
             "request_counts": {"total": 3, "completed": 1, "failed": 2},
             "errors": {"object": "list", "data": [{"line": 2, "message": "no"}, {"line": null, "message": "all"}]}});
-        let batch = Batch::from_value(told).unwrap();
+        let batch = Batch::from_value(json).unwrap();
         assert!(batch.is_over());
         assert_eq!(batch.counts, BatchCounts { total: 3, completed: 1, failed: 2 });
         assert_eq!(batch.faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [Some(2), None]);

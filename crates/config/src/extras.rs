@@ -86,8 +86,8 @@ mod tests {
             ("allow_unpriced = [\"everything\"]", "must be a list of audio"),
             ("cache_shared = \"maybe\"", "hide, disclose"),
         ] {
-            let told = read("openai", "https://a.b", more).unwrap_err();
-            assert!(told.contains(why), "{more}: {told}");
+            let message = read("openai", "https://a.b", more).unwrap_err();
+            assert!(message.contains(why), "{more}: {message}");
         }
     }
 }

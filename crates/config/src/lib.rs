@@ -95,7 +95,7 @@ impl ServerSettings {
             scheduler: read.scheduler(),
             aliases: read.aliases(),
             names: NameRules {
-                tell_aliases: read.is_on("gateway.alias_header"),
+                show_aliases: read.is_on("gateway.alias_header"),
                 ..std::mem::take(&mut read.names)
             },
             weights: read.weights(),

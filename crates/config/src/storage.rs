@@ -118,9 +118,9 @@ mod tests {
         assert_eq!(storage.beyond_the_disk(&files, &missing), Vec::<String>::new());
         files.max_file_bytes_per_project = u64::MAX;
         storage.max_total_bytes = Some(u64::MAX);
-        let told = storage.beyond_the_disk(&files, &missing);
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told.iter().all(|line| line.starts_with("objects.max_")), "{told:?}");
+        let warnings = storage.beyond_the_disk(&files, &missing);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(warnings.iter().all(|line| line.starts_with("objects.max_")), "{warnings:?}");
     }
 
     #[test]

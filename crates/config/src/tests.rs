@@ -402,8 +402,8 @@ fn a_name_may_end_on_a_day() {
     assert!(!of("retires = 2027-01-31").unwrap().moves);
     assert_eq!(of(""), None);
     assert!(
-        read("").unwrap().names.tell_aliases
-            && !read("[gateway]\nalias_header = false").unwrap().names.tell_aliases
+        read("").unwrap().names.show_aliases
+            && !read("[gateway]\nalias_header = false").unwrap().names.show_aliases
     );
     for (more, expected) in [
         ("retires = \"soon\"", "retires: \"soon\" is no day"),

@@ -59,7 +59,7 @@ impl Code {
     }
 
     /// Returns whether callers see this name. Otherwise it appears only in traces, logs and operators' errors.
-    pub const fn is_told(self) -> bool {
+    pub const fn is_public(self) -> bool {
         self.row().answer.is_some()
     }
 

@@ -48,7 +48,7 @@ impl ErrorPage {
     /// A sample message, and the parameter that it names. `None` if callers never receive this code.
     pub fn example(&self) -> Option<(&'static str, Option<&'static str>)> {
         let cause = cause(self.code);
-        self.code.is_told().then_some((cause.message, cause.param))
+        self.code.is_public().then_some((cause.message, cause.param))
     }
 
     /// Whether the same request may pass later.
@@ -73,7 +73,7 @@ impl ErrorPage {
     pub fn markdown(&self, bodies: impl Fn(Code, &str, Option<&str>) -> [String; 2]) -> String {
         let code = self.code;
         let mut page = format!("# `{}`\n\n", code.name());
-        page += &match code.is_told() {
+        page += &match code.is_public() {
             true => format!("Status **{}** · stage `{}`\n\n", code.status(), code.stage().name()),
             false => format!("Callers never receive this name · stage `{}`\n\n", code.stage().name()),
         };
@@ -97,7 +97,7 @@ impl ErrorPage {
     pub fn text(&self, columns: usize) -> String {
         let code = self.code;
         let mut page = crate::render::Page::new(columns);
-        page.line(&match code.is_told() {
+        page.line(&match code.is_public() {
             true => format!("{} · {} · stage {}", code.name(), code.status(), code.stage().name()),
             false => format!("{} · never sent to callers · stage {}", code.name(), code.stage().name()),
         });
@@ -125,7 +125,7 @@ mod tests {
         for code in Code::ALL {
             let page = ErrorPage::of(*code);
             assert!(page.why().ends_with('.') && page.why().len() > 10, "{code}");
-            assert_eq!(page.example().is_some(), code.is_told());
+            assert_eq!(page.example().is_some(), code.is_public());
             if let Some((message, _)) = page.example() {
                 assert!(message.len() > 12 && !message.ends_with(' '), "{code}: {message}");
             }

@@ -47,19 +47,22 @@ fn billed() -> TraceRecord {
 #[test]
 fn the_bill_is_told_by_class_and_sums_to_the_charge() {
     let record = billed();
-    let told = why_cost(&record);
-    let sum: i64 = told.terms.iter().map(|term| term.nano_dollars.parse::<i64>().unwrap()).sum();
-    assert_eq!(sum.to_string(), told.total_nano_dollars);
-    assert_eq!(told.sentence, "It cost $0.001048: 45.8% of it for 48 generated tokens at $10.00 a million.");
-    assert_eq!(told.saved_by_cache_dollars.as_deref(), Some("0.000256"));
-    assert_eq!((told.priced_at.as_deref(), told.tier), (Some("2026-11-21"), "standard"));
-    let text = told.text(90);
+    let explanation = why_cost(&record);
+    let sum: i64 = explanation.terms.iter().map(|term| term.nano_dollars.parse::<i64>().unwrap()).sum();
+    assert_eq!(sum.to_string(), explanation.total_nano_dollars);
+    assert_eq!(
+        explanation.sentence,
+        "It cost $0.001048: 45.8% of it for 48 generated tokens at $10.00 a million."
+    );
+    assert_eq!(explanation.saved_by_cache_dollars.as_deref(), Some("0.000256"));
+    assert_eq!((explanation.priced_at.as_deref(), explanation.tier), (Some("2026-11-21"), "standard"));
+    let text = explanation.text(90);
     for words in
         ["412 prompt tokens and at most 1,000 generated tokens", "that saved $0.000256", "given back"]
     {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    assert_eq!(explain(&record, &Usual::unknown()).money_sentence, told.sentence);
+    assert_eq!(explain(&record, &Usual::unknown()).money_sentence, explanation.sentence);
 }
 
 #[test]
@@ -71,8 +74,8 @@ fn discounts_losses_and_margins_are_named() {
     let lines = &mut record.billed.as_mut().unwrap().lines;
     lines[2].usual_price = Some(price(20));
     lines[0].usual_price = Some(price(1));
-    let told = why_cost(&record);
-    let all = told.notes.join("\n");
+    let explanation = why_cost(&record);
+    let all = explanation.notes.join("\n");
     for words in [
         "class of service `flex`",
         "`output` tokens had a discount: $10.00 a million instead of $20.00",
@@ -82,7 +85,7 @@ fn discounts_losses_and_margins_are_named() {
     ] {
         assert!(all.contains(words), "{words}\n{all}");
     }
-    assert_eq!(told.margin_dollars.as_deref(), Some("0.000648"));
+    assert_eq!(explanation.margin_dollars.as_deref(), Some("0.000648"));
     // A record without prices says so, and no price is invented.
     let old = why_cost(&completed());
     assert!(old.sentence.contains("keeps no prices") && old.terms.is_empty(), "{}", old.sentence);
@@ -96,8 +99,8 @@ fn levers_say_what_they_would_have_saved() {
     let engine =
         EngineTrace { prompt_blocks: 25, cached_blocks: 16, miss: Some(miss), ..record.engine.unwrap() };
     record.engine = Some(engine);
-    let told = explain(&record, &Usual::unknown());
-    let lever = |name: LeverName| told.levers.iter().find(|lever| lever.name == name);
+    let explanation = explain(&record, &Usual::unknown());
+    let lever = |name: LeverName| explanation.levers.iter().find(|lever| lever.name == name);
     // 9 blocks of 16 tokens, at a dollar less per million.
     let cached = lever(LeverName::CachedPrefix).unwrap();
     assert_eq!(cached.saves_nano_dollars.as_deref(), Some("144000"));
@@ -106,11 +109,11 @@ fn levers_say_what_they_would_have_saved() {
     assert_eq!(fewer.saves_nano_dollars.as_deref(), Some("240000"));
     let shorter = lever(LeverName::ShorterPrompt).unwrap();
     assert_eq!(shorter.saves_nano_dollars.as_deref(), Some("156000"));
-    assert_eq!(told.levers[0].name, LeverName::FewerTokens, "what saves most comes first");
+    assert_eq!(explanation.levers[0].name, LeverName::FewerTokens, "what saves most comes first");
     assert!(lever(LeverName::Stream).is_none(), "it was streamed");
     record.stream = false;
-    let told = explain(&record, &Usual::unknown());
-    let stream = told.levers.iter().find(|lever| lever.name == LeverName::Stream).unwrap();
+    let explanation = explain(&record, &Usual::unknown());
+    let stream = explanation.levers.iter().find(|lever| lever.name == LeverName::Stream).unwrap();
     assert_eq!((stream.saves_of, stream.saves_us as u64), ("first_words", 1_835_280));
 }
 
@@ -127,8 +130,8 @@ fn levers_of_an_answer_that_came_all_at_once_save_of_its_wait() {
     }
     let prefill = record.stages.iter_mut().find(|span| span.stage == Stage::Prefill).unwrap();
     (prefill.stage, prefill.duration_ns) = (Stage::Upstream, prefill.duration_ns + wait);
-    let told = explain(&record, &Usual::unknown());
-    let fewer = told.levers.iter().find(|lever| lever.name == LeverName::FewerTokens).unwrap();
+    let explanation = explain(&record, &Usual::unknown());
+    let fewer = explanation.levers.iter().find(|lever| lever.name == LeverName::FewerTokens).unwrap();
     assert!(fewer.saves_us >= wait as f64 / 2e3, "{fewer:?}");
 }
 
@@ -140,8 +143,8 @@ fn another_model_that_was_faster_is_a_lever() {
     let decode = quick.stages.iter_mut().find(|span| span.stage.name() == "decode").unwrap();
     decode.duration_ns /= 4;
     let calls: Vec<TraceRecord> = (1..9).map(|n| numbered(quick.clone(), n)).collect();
-    let told = explain(&record, &Usual::of(&calls, &record));
-    let smaller = told.levers.iter().find(|lever| lever.name == LeverName::SmallerModel).unwrap();
+    let explanation = explain(&record, &Usual::of(&calls, &record));
+    let smaller = explanation.levers.iter().find(|lever| lever.name == LeverName::SmallerModel).unwrap();
     assert!(smaller.text.starts_with("`small` took") && smaller.saves_us > 1_000_000.0, "{smaller:?}");
     assert!(!smaller.can_be_tried);
 }

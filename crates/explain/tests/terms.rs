@@ -16,8 +16,8 @@ use support::{MS, completed, delayed, numbered, stored};
 
 /// The sum of the terms, and the total, in microseconds.
 fn sums(record: &TraceRecord) -> (f64, f64) {
-    let told = explain(record, &Usual::unknown());
-    (told.terms.iter().map(|term| term.us).sum(), told.total_us)
+    let explanation = explain(record, &Usual::unknown());
+    (explanation.terms.iter().map(|term| term.us).sum(), explanation.total_us)
 }
 
 fn spans() -> impl Strategy<Value = Vec<StageSpan>> {
@@ -84,19 +84,23 @@ fn a_delay_in_a_stage_is_named_by_its_term() {
     for stage in Stage::ALL {
         let slow = delayed(stage, 4_000 * MS);
         let calls: Vec<TraceRecord> = (1..40).map(|n| numbered(completed(), n)).collect();
-        let told = explain(&slow, &Usual::of(&calls, &slow));
+        let explanation = explain(&slow, &Usual::of(&calls, &slow));
         let expected = TermName::ALL.iter().find(|term| term.name() == stage.name()).unwrap();
-        assert_eq!(told.dearest, Some(*expected), "{stage}: {}", told.sentence);
-        let term = told.terms.iter().find(|term| term.name == *expected).unwrap();
+        assert_eq!(explanation.dearest, Some(*expected), "{stage}: {}", explanation.sentence);
+        let term = explanation.terms.iter().find(|term| term.name == *expected).unwrap();
         assert!(term.unusual, "{stage}: {term:?}");
-        assert!(!told.unusual.is_empty() && told.unusual[0].contains(stage.name()), "{:?}", told.unusual);
         assert!(
-            told.sentence.starts_with("Most of its") && told.sentence.ends_with('.'),
-            "{}",
-            told.sentence
+            !explanation.unusual.is_empty() && explanation.unusual[0].contains(stage.name()),
+            "{:?}",
+            explanation.unusual
         );
-        let others = told.terms.iter().filter(|term| term.name != *expected && term.unusual).count();
-        assert_eq!(others, 0, "{stage}: {:?}", told.unusual);
+        assert!(
+            explanation.sentence.starts_with("Most of its") && explanation.sentence.ends_with('.'),
+            "{}",
+            explanation.sentence
+        );
+        let others = explanation.terms.iter().filter(|term| term.name != *expected && term.unusual).count();
+        assert_eq!(others, 0, "{stage}: {:?}", explanation.unusual);
     }
 }
 
@@ -131,9 +135,9 @@ fn a_wait_is_told_by_what_was_ahead() {
             "9,000 prompt tokens",
         ),
     ] {
-        let told = explain(&of(ahead), &Usual::unknown());
-        assert_eq!(told.dearest.unwrap().name(), name, "{}", told.sentence);
-        assert!(told.sentence.contains(words), "{}", told.sentence);
+        let explanation = explain(&of(ahead), &Usual::unknown());
+        assert_eq!(explanation.dearest.unwrap().name(), name, "{}", explanation.sentence);
+        assert!(explanation.sentence.contains(words), "{}", explanation.sentence);
         let (sum, whole) = sums(&of(ahead));
         assert!((sum - whole).abs() < 0.01);
     }
@@ -142,13 +146,13 @@ fn a_wait_is_told_by_what_was_ahead() {
         engine: Some(EngineTrace { ahead: None, ..engine }),
         ..delayed(Stage::Queue, 4_000 * MS)
     };
-    let told = explain(&old, &Usual::unknown());
+    let explanation = explain(&old, &Usual::unknown());
     assert!(
-        told.sentence.contains("3 calls waited already; the record does not say whose"),
+        explanation.sentence.contains("3 calls waited already; the record does not say whose"),
         "{}",
-        told.sentence
+        explanation.sentence
     );
-    assert!(told.notes.iter().any(|note| note.contains("older version")), "{:?}", told.notes);
+    assert!(explanation.notes.iter().any(|note| note.contains("older version")), "{:?}", explanation.notes);
 }
 
 #[test]
@@ -160,9 +164,9 @@ fn prompts_of_others_in_the_middle_of_an_answer_are_told() {
         ..ConcurrentWork::default()
     };
     record.engine.as_mut().unwrap().beside = Some(beside);
-    let told = explain(&record, &Usual::unknown());
-    assert_eq!(told.dearest, Some(TermName::DecodeBehindPrompts));
-    assert!(told.sentence.contains("6,000 prompt tokens of others"), "{}", told.sentence);
+    let explanation = explain(&record, &Usual::unknown());
+    assert_eq!(explanation.dearest, Some(TermName::DecodeBehindPrompts));
+    assert!(explanation.sentence.contains("6,000 prompt tokens of others"), "{}", explanation.sentence);
 }
 
 #[test]
@@ -183,12 +187,20 @@ fn tries_in_vain_are_told_apart_from_the_one_that_answered() {
         attempt(start, 2_500 * MS, lost, "gpu1/qwen"),
         attempt(start + 2_500 * MS, 2_000 * MS, AttemptOutcome::Answered, "gpu2/qwen"),
     ];
-    let told = explain(&record, &Usual::unknown());
-    assert_eq!(told.dearest, Some(TermName::Retries), "{}", told.sentence);
-    assert!(told.sentence.contains("1 try came to nothing: `gpu1/qwen` (worker_lost)"), "{}", told.sentence);
-    let retries = told.terms.iter().find(|term| term.name == TermName::Retries).unwrap();
+    let explanation = explain(&record, &Usual::unknown());
+    assert_eq!(explanation.dearest, Some(TermName::Retries), "{}", explanation.sentence);
+    assert!(
+        explanation.sentence.contains("1 try came to nothing: `gpu1/qwen` (worker_lost)"),
+        "{}",
+        explanation.sentence
+    );
+    let retries = explanation.terms.iter().find(|term| term.name == TermName::Retries).unwrap();
     assert!((retries.us - 2_500_000.0).abs() < 1.0, "{retries:?}");
-    assert!(told.levers.iter().any(|lever| lever.name.name() == "fewer-retries"), "{:?}", told.levers);
+    assert!(
+        explanation.levers.iter().any(|lever| lever.name.name() == "fewer-retries"),
+        "{:?}",
+        explanation.levers
+    );
 }
 
 #[test]
@@ -203,16 +215,16 @@ fn what_is_usual_comes_from_comparable_calls() {
     let mut calls: Vec<TraceRecord> = (1..20).map(|n| numbered(completed(), n)).collect();
     calls.extend((20..60).map(|n| numbered(other.clone(), n)));
     calls.extend((60..99).map(|n| numbered(broken.clone(), n)));
-    let told = explain(&record, &Usual::of(&calls, &record));
-    assert_eq!(told.compared.calls, 19, "{:?}", told.compared);
-    let term = told.terms.iter().find(|term| term.name == TermName::Render).unwrap();
+    let explanation = explain(&record, &Usual::of(&calls, &record));
+    assert_eq!(explanation.compared.calls, 19, "{:?}", explanation.compared);
+    let term = explanation.terms.iter().find(|term| term.name == TermName::Render).unwrap();
     let usual = completed().span(Stage::Render).unwrap().duration_ns as f64 / 1e3;
     assert!((term.usual_us.unwrap() - usual).abs() < 1.0 && term.unusual, "{term:?}");
     // A longer prompt may take longer: usual values are scaled to this call's size.
     let mut twice = numbered(completed(), 100);
     twice.usage.input *= 2;
-    let told = explain(&twice, &Usual::of(&calls, &twice));
-    let prefill = told.terms.iter().find(|term| term.name == TermName::Prefill).unwrap();
+    let explanation = explain(&twice, &Usual::of(&calls, &twice));
+    let prefill = explanation.terms.iter().find(|term| term.name == TermName::Prefill).unwrap();
     assert!((prefill.usual_us.unwrap() / prefill.us - 2.0).abs() < 0.01, "{prefill:?}");
     // Too few calls are not called usual.
     let few = explain(&record, &Usual::of(&calls[..2], &record));
@@ -223,17 +235,17 @@ fn what_is_usual_comes_from_comparable_calls() {
 fn stored_records_of_every_version_are_explained() {
     for (name, text) in stored() {
         let record = decode_record(text).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let told = explain(&record, &Usual::unknown());
-        let sum: f64 = told.terms.iter().map(|term| term.us).sum();
+        let explanation = explain(&record, &Usual::unknown());
+        let sum: f64 = explanation.terms.iter().map(|term| term.us).sum();
         assert!(
-            (sum - told.total_us).abs() <= told.total_us * 0.01 + 0.001,
+            (sum - explanation.total_us).abs() <= explanation.total_us * 0.01 + 0.001,
             "{name}: {sum} of {}",
-            told.total_us
+            explanation.total_us
         );
-        let page = told.text(80);
+        let page = explanation.text(80);
         assert!(page.lines().all(|line| headrace_trace::cells(line) <= 80), "{name}:\n{page}");
-        assert!(page.contains(&told.id) && !told.sentence.is_empty(), "{name}:\n{page}");
-        serde_json::to_string(&told).unwrap();
+        assert!(page.contains(&explanation.id) && !explanation.sentence.is_empty(), "{name}:\n{page}");
+        serde_json::to_string(&explanation).unwrap();
     }
 }
 
@@ -254,11 +266,11 @@ fn rounds_are_listed_if_there_were_several() {
 fn a_refusal_is_told_with_its_rule_and_its_way_out() {
     let (_, text) = stored().into_iter().find(|(name, _)| *name == "refused").unwrap();
     let record = decode_record(text).unwrap();
-    let told = explain(&record, &Usual::unknown());
-    let refusal = told.refusal.as_ref().unwrap();
-    assert!(told.sentence.starts_with("It was refused in `"), "{}", told.sentence);
+    let explanation = explain(&record, &Usual::unknown());
+    let refusal = explanation.refusal.as_ref().unwrap();
+    assert!(explanation.sentence.starts_with("It was refused in `"), "{}", explanation.sentence);
     assert!(!refusal.meaning.is_empty() && refusal.doc.starts_with("docs/errors/"), "{refusal:?}");
-    assert!(told.text(100).contains("what it means: "), "{}", told.text(100));
+    assert!(explanation.text(100).contains("what it means: "), "{}", explanation.text(100));
 }
 
 fn tried(worker: &str, outcome: AttemptOutcome) -> Attempt {
@@ -303,13 +315,17 @@ fn a_failure_of_an_upstream_is_named() {
             },
             ..delayed(Stage::Upstream, 4_000 * MS)
         };
-        let told = explain(&record, &Usual::unknown());
-        assert!(told.sentence.contains(words), "{}", told.sentence);
-        assert!(told.sentence.contains("Its caller received: The upstream failed."), "{}", told.sentence);
-        assert!(!told.text(100).contains("tell its queue"), "{}", told.text(100));
-        let page = told.text(100);
+        let explanation = explain(&record, &Usual::unknown());
+        assert!(explanation.sentence.contains(words), "{}", explanation.sentence);
+        assert!(
+            explanation.sentence.contains("Its caller received: The upstream failed."),
+            "{}",
+            explanation.sentence
+        );
+        assert!(!explanation.text(100).contains("tell its queue"), "{}", explanation.text(100));
+        let page = explanation.text(100);
         assert!(page.contains("who was asked") && page.contains("gpu1/m"), "{page}");
-        assert_eq!(told.attempts.len(), 2);
+        assert_eq!(explanation.attempts.len(), 2);
     }
     // A single attempt that answered needs no table.
     let record = TraceRecord {
@@ -325,17 +341,25 @@ fn the_largest_part_is_the_largest() {
     let mut record = delayed(Stage::Queue, 3_370 * MS);
     let engine = record.engine.as_mut().unwrap();
     engine.ahead = Some(WorkAhead { own_decode_ns: 2_990 * MS, own: 3, ..WorkAhead::default() });
-    let told = explain(&record, &Usual::unknown());
-    let queue: f64 =
-        told.terms.iter().filter(|term| term.name.name().starts_with("queue")).map(|term| term.us).sum();
-    let decode = told.terms.iter().find(|term| term.name == TermName::Decode).unwrap().us;
+    let explanation = explain(&record, &Usual::unknown());
+    let queue: f64 = explanation
+        .terms
+        .iter()
+        .filter(|term| term.name.name().starts_with("queue"))
+        .map(|term| term.us)
+        .sum();
+    let decode = explanation.terms.iter().find(|term| term.name == TermName::Decode).unwrap().us;
     assert!(queue > decode, "{queue} {decode}");
     let figure = headrace_trace::humane_duration((queue * 1e3) as u64);
-    assert!(told.sentence.contains(&format!("waiting for its turn ({figure}")), "{}", told.sentence);
     assert!(
-        told.sentence.contains("most of that waiting behind calls of the same organisation (2.99 s)"),
+        explanation.sentence.contains(&format!("waiting for its turn ({figure}")),
         "{}",
-        told.sentence
+        explanation.sentence
+    );
+    assert!(
+        explanation.sentence.contains("most of that waiting behind calls of the same organisation (2.99 s)"),
+        "{}",
+        explanation.sentence
     );
 }
 
@@ -351,10 +375,14 @@ fn a_refused_call_is_compared_with_none() {
     refused.duration_ns *= 1_000;
     refused.model_served = completed().model_served;
     (refused.endpoint, refused.stream) = (completed().endpoint, completed().stream);
-    let told = explain(&refused, &Usual::of(&calls, &refused));
-    assert_eq!(told.unusual, Vec::<String>::new());
-    assert!(told.terms.iter().all(|term| term.usual_us.is_none() && !term.unusual), "{:?}", told.terms);
-    assert!(told.compared.what.contains("refused"), "{:?}", told.compared);
+    let explanation = explain(&refused, &Usual::of(&calls, &refused));
+    assert_eq!(explanation.unusual, Vec::<String>::new());
+    assert!(
+        explanation.terms.iter().all(|term| term.usual_us.is_none() && !term.unusual),
+        "{:?}",
+        explanation.terms
+    );
+    assert!(explanation.compared.what.contains("refused"), "{:?}", explanation.compared);
     // A failed call is compared only in its waits.
     let failed = TraceRecord {
         outcome: CallOutcome::Failed { stage: Stage::Upstream, message: "It broke.".to_owned() },
@@ -367,10 +395,10 @@ fn a_refused_call_is_compared_with_none() {
 fn compiling_a_form_is_a_term_of_its_own() {
     let mut record = delayed(Stage::Render, 4_000 * MS);
     record.form_ns = 3_900 * MS;
-    let told = explain(&record, &Usual::unknown());
-    assert_eq!(told.dearest, Some(TermName::Form), "{}", told.sentence);
-    assert!(told.sentence.contains("compiling the form of the answer"), "{}", told.sentence);
-    assert!(!told.sentence.contains("tokenized"), "{}", told.sentence);
+    let explanation = explain(&record, &Usual::unknown());
+    assert_eq!(explanation.dearest, Some(TermName::Form), "{}", explanation.sentence);
+    assert!(explanation.sentence.contains("compiling the form of the answer"), "{}", explanation.sentence);
+    assert!(!explanation.sentence.contains("tokenized"), "{}", explanation.sentence);
     let (sum, whole) = sums(&record);
     assert!((sum - whole).abs() < 0.01);
     // Time beyond the stage's own is not attributed to the form.
@@ -391,8 +419,8 @@ fn two_names_of_one_model_are_one() {
     let slow = of(1, "alias", "far/m", 9_000);
     let mut calls: Vec<TraceRecord> = (2..12).map(|n| of(n, "far/m", "far/m", 1_000)).collect();
     let lever = |calls: &[TraceRecord]| {
-        let told = explain(&slow, &Usual::of(calls, &slow));
-        told.levers.into_iter().find(|lever| lever.name == LeverName::SmallerModel)
+        let explanation = explain(&slow, &Usual::of(calls, &slow));
+        explanation.levers.into_iter().find(|lever| lever.name == LeverName::SmallerModel)
     };
     assert_eq!(lever(&calls), None);
     calls.extend((12..22).map(|n| of(n, "small", "gpu/small", 2_000)));
@@ -409,8 +437,8 @@ fn hostile_names_do_not_reach_the_terminal() {
         ..delayed(Stage::Upstream, 4_000 * MS)
     };
     let calls: Vec<TraceRecord> = (1..9).map(|n| numbered(record.clone(), n)).collect();
-    let told = explain(&record, &Usual::of(&calls, &record)).text(100);
-    assert!(!told.chars().any(|c| c.is_control() && c != '\n') && !told.contains('\u{202e}'), "{told:?}");
+    let text = explain(&record, &Usual::of(&calls, &record)).text(100);
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n') && !text.contains('\u{202e}'), "{text:?}");
 }
 
 #[test]

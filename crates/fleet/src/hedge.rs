@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(spread.percentile(50), None, "too few");
         spread.add(20_000_000);
         for (percent, expected_ms) in [(1, 1.0), (50, 10.0), (95, 19.0), (99, 20.0)] {
-            let told = spread.percentile(percent).unwrap().as_secs_f64() * 1e3;
-            assert!(told >= expected_ms && told <= expected_ms * 1.1, "{percent}: {told}");
+            let delay_ms = spread.percentile(percent).unwrap().as_secs_f64() * 1e3;
+            assert!(delay_ms >= expected_ms && delay_ms <= expected_ms * 1.1, "{percent}: {delay_ms}");
         }
         // Values far out of range are in the first or the last step.
         let mut ends = LatencyHistogram::NONE;

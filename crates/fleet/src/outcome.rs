@@ -153,13 +153,13 @@ mod tests {
             (status(400, None), "caller"),
             (status(422, None), "caller"),
         ] {
-            let told = match &outcome {
+            let text = match &outcome {
                 WorkerOutcome::Refused { retry_after } => format!("refused {retry_after:?}"),
                 WorkerOutcome::Failed { failure, .. } => format!("failed {failure}"),
                 WorkerOutcome::CallersFault => "caller".to_owned(),
                 other => format!("{other:?}"),
             };
-            assert_eq!(told, expected);
+            assert_eq!(text, expected);
         }
     }
 }

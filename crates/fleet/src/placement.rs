@@ -146,18 +146,18 @@ impl Placement {
         &self.worker
     }
 
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         if !self.ended && self.trials.any() {
             self.ended(&WorkerOutcome::Cancelled);
         }
         let now_ns = if self.worker.is_judged() { self.chance.clock.monotonic_nanos() } else { 0 };
-        self.worker.let_go(now_ns, self.blocks);
+        self.worker.release(now_ns, self.blocks);
     }
 }
 
 impl Drop for Placement {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 

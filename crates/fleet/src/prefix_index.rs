@@ -41,7 +41,7 @@ pub enum BlockOwner {
     /// Calls without a label, or with a label of another system. No call from here hits these blocks.
     Others,
     /// The server does not report labels.
-    Untold,
+    Unreported,
 }
 
 /// Consecutive blocks that a server has stored.
@@ -169,7 +169,7 @@ impl PrefixIndex {
         };
         CachedTokens {
             own: from(BlockOwner::Labelled(keys.salt().label())),
-            anyones: from(BlockOwner::Untold),
+            anyones: from(BlockOwner::Unreported),
         }
     }
 
@@ -195,7 +195,7 @@ fn begin(whose: BlockOwner) -> u64 {
     match whose {
         BlockOwner::Labelled(label) => label.hash(&mut fold),
         BlockOwner::Others => fold.write_u64(u64::MAX),
-        BlockOwner::Untold => fold.write_u64(1),
+        BlockOwner::Unreported => fold.write_u64(1),
     }
     fold.finish()
 }

@@ -17,7 +17,7 @@ use crate::status::{BreakerStatus, SiteStatus};
 /// The shared state of an upstream's workers. It outlives fleets.
 pub struct WorkerSite {
     name: Arc<str>,
-    door: BreakerGate,
+    breaker: BreakerGate,
     drained: AtomicBool,
     in_flight: AtomicU32,
     last_error: Mutex<Option<Arc<str>>>,
@@ -37,7 +37,7 @@ impl WorkerSite {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
-            door: BreakerGate::new(),
+            breaker: BreakerGate::new(),
             drained: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             last_error: Mutex::new(None),
@@ -88,7 +88,7 @@ impl WorkerSite {
     pub(crate) fn status(&self, now_ns: u64) -> SiteStatus {
         SiteStatus {
             name: Arc::clone(&self.name),
-            breaker: BreakerStatus::of(self.door.state(), now_ns),
+            breaker: BreakerStatus::of(self.breaker.state(), now_ns),
             drained: self.is_drained(),
             in_flight: self.in_flight.load(Ordering::Relaxed),
             last_error: self.last_error.lock().clone(),
@@ -96,24 +96,24 @@ impl WorkerSite {
     }
 
     pub(crate) fn leave(&self, now_ns: u64) -> CallPermission {
-        self.door.leave(now_ns)
+        self.breaker.leave(now_ns)
     }
 
     pub(crate) fn enter(&self, now_ns: u64) -> CallPermission {
-        self.door.enter(now_ns)
+        self.breaker.enter(now_ns)
     }
 
     pub(crate) fn count(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Records that the trial call has produced its first output.
     pub(crate) fn shows_life(&self, now_ns: u64) {
-        self.door.record(now_ns, CallJudgement::Good, true, BreakerFault::NONE);
+        self.breaker.record(now_ns, CallJudgement::Good, true, BreakerFault::NONE);
     }
 
     /// Records how a call of one of its workers ended. An error response shows that the server is alive.
@@ -128,19 +128,19 @@ impl WorkerSite {
             }
             WorkerOutcome::CallersFault | WorkerOutcome::Cancelled => CallJudgement::Nothing,
         };
-        self.door.record(now_ns, verdict, trial, fault);
+        self.breaker.record(now_ns, verdict, trial, fault);
     }
 
     /// Records an answer to a health probe. Returns `false` if the breaker is closed, so that the answer is no news.
     pub(crate) fn answers(&self) -> bool {
-        self.door.need_not_wait()
+        self.breaker.need_not_wait()
     }
 
     /// Records that a health probe got no answer.
     pub(crate) fn is_silent(&self, now_ns: u64, why: &str, random: u64) {
         *self.last_error.lock() = Some(why.into());
         // While the breaker is open a failed probe changes nothing, because it is not the trial call.
-        self.door.record(now_ns, CallJudgement::Bad, false, BreakerFault { caller: None, random });
+        self.breaker.record(now_ns, CallJudgement::Bad, false, BreakerFault { caller: None, random });
     }
 }
 

@@ -505,7 +505,7 @@ fn what_a_worker_tells_of_its_cache_goes_before_what_was_sent_to_it() {
     }
     // The same prompt of another tenant, which was sent nowhere.
     let unsent = PrefixKeys::of(&CacheSalt::derive(&[0; 32], "u", "m", None), &vec![1; 320].into());
-    tells(at, true, Some(BlockOwner::Untold));
+    tells(at, true, Some(BlockOwner::Unreported));
     tells(1 - at, true, None);
     assert!((0..20).all(|_| place().worker_id()[..] == home), "it was sent there, and is still there");
     assert_eq!(team.workers[at].cached(PrefixMarks::Keys(&keys), 320), 320);

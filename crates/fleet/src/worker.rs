@@ -22,7 +22,7 @@ use crate::status::{BreakerStatus, WorkerStanding, WorkerStatus};
 use crate::worker_stats::{MINUTE_NS, WorkerStats};
 
 /// Pause after a refusal that names no retry time.
-const COOLING_UNTOLD: Duration = Duration::from_secs(1);
+const DEFAULT_COOLING: Duration = Duration::from_secs(1);
 /// Longest pause after a refusal.
 const COOLING_MOST: Duration = Duration::from_mins(10);
 
@@ -78,7 +78,7 @@ pub struct Worker {
     /// Calls dispatched and not yet ended. More current than the engine's own report, which may be a step old.
     dispatched: AtomicU32,
     drained: AtomicBool,
-    door: BreakerGate,
+    breaker: BreakerGate,
     /// End of the pause after a refusal, by the fleet's clock.
     cooling_until_ns: AtomicU64,
     pub(crate) ejected_until_ns: AtomicU64,
@@ -127,7 +127,7 @@ impl Worker {
             weight: AtomicU32::new(1),
             dispatched: AtomicU32::new(0),
             drained: AtomicBool::new(false),
-            door: BreakerGate::new(),
+            breaker: BreakerGate::new(),
             cooling_until_ns: AtomicU64::new(0),
             ejected_until_ns: AtomicU64::new(0),
             ejections: AtomicU32::new(0),
@@ -238,11 +238,11 @@ impl Worker {
             return said;
         }
         let sent = || marks.tokens(self.remembered.lock().held(marks), prompt_tokens);
-        let told = match (marks, &self.site) {
+        let reported = match (marks, &self.site) {
             (PrefixMarks::Keys(keys), Some(site)) => site.cached(keys),
             _ => None,
         };
-        let likely = match told {
+        let likely = match reported {
             None => sent(),
             Some(ReportedCache { held, whole: false }) => held.own.max(sent()),
             Some(ReportedCache { held: CachedTokens { own, anyones: 0 }, whole: true }) => own,
@@ -272,7 +272,7 @@ impl Worker {
         let site = self.site.as_ref().map_or(CallPermission::Free, |site| site.leave(now_ns));
         let open =
             |until_ns: u64| WorkerStanding::Open(Duration::from_nanos(until_ns.saturating_sub(now_ns)));
-        match (self.door.leave(now_ns), site) {
+        match (self.breaker.leave(now_ns), site) {
             (CallPermission::NotBefore(own_ns), CallPermission::NotBefore(site_ns)) => {
                 return open(own_ns.max(site_ns));
             }
@@ -304,13 +304,13 @@ impl Worker {
             return Some(TrialCall::default());
         }
         let lets_in = |leave| matches!(leave, CallPermission::Free | CallPermission::Trial);
-        let own = self.door.enter(now_ns);
+        let own = self.breaker.enter(now_ns);
         if !lets_in(own) {
             return None;
         }
         let site = self.site.as_ref().map_or(CallPermission::Free, |site| site.enter(now_ns));
         if !lets_in(site) {
-            self.door.record(
+            self.breaker.record(
                 now_ns,
                 CallJudgement::Nothing,
                 own == CallPermission::Trial,
@@ -339,7 +339,7 @@ impl Worker {
     pub(crate) fn began(&self, now_ns: u64, after_ns: u64, blocks: u64, trials: TrialCall) {
         self.figures.lock().began(now_ns, after_ns, blocks);
         if trials.own {
-            self.door.record(now_ns, CallJudgement::Good, true, BreakerFault::NONE);
+            self.breaker.record(now_ns, CallJudgement::Good, true, BreakerFault::NONE);
         }
         if let Some(site) = self.site.as_ref().filter(|_| trials.site) {
             site.shows_life(now_ns);
@@ -372,37 +372,37 @@ impl Worker {
             WorkerOutcome::CallersFault | WorkerOutcome::Cancelled => CallJudgement::Nothing,
         };
         if let WorkerOutcome::Refused { retry_after } = outcome {
-            let cooling = retry_after.unwrap_or(COOLING_UNTOLD).min(COOLING_MOST);
+            let cooling = retry_after.unwrap_or(DEFAULT_COOLING).min(COOLING_MOST);
             let until_ns = now_ns.saturating_add(u64::try_from(cooling.as_nanos()).unwrap_or(u64::MAX));
             self.cooling_until_ns.fetch_max(until_ns, Ordering::Relaxed);
         }
-        self.door.record(now_ns, verdict, trials.own, fault);
+        self.breaker.record(now_ns, verdict, trials.own, fault);
         if let Some(site) = &self.site {
             site.record(now_ns, outcome, trials.site, fault);
         }
     }
 
     /// Stops counting a call as sent to it, with the `blocks` blocks that were still waiting.
-    pub(crate) fn let_go(&self, now_ns: u64, blocks: u64) {
+    pub(crate) fn release(&self, now_ns: u64, blocks: u64) {
         self.dispatched.fetch_sub(1, Ordering::Relaxed);
         if !self.is_judged() {
             return;
         }
-        self.figures.lock().let_go(now_ns, blocks);
+        self.figures.lock().release(now_ns, blocks);
         if let Some(site) = &self.site {
-            site.let_go();
+            site.release();
         }
     }
 
     /// Lets the next call try the worker, because there are signs of recovery.
     pub(crate) fn need_not_wait(&self) {
-        self.door.need_not_wait();
+        self.breaker.need_not_wait();
     }
 
     /// Its status, for operators.
     pub(crate) fn status(&self, now_ns: u64) -> WorkerStatus {
-        let told = self.site.as_ref().and_then(|site| site.cached_blocks());
-        let remembered = told.unwrap_or_else(|| self.remembered.lock().blocks());
+        let reported = self.site.as_ref().and_then(|site| site.cached_blocks());
+        let remembered = reported.unwrap_or_else(|| self.remembered.lock().blocks());
         let nanos = |nanos: f64| Duration::from_nanos(nanos as u64);
         let (standing, load) = (self.standing(now_ns), self.backend.load());
         let figures = self.figures.lock();
@@ -411,7 +411,7 @@ impl Worker {
             model: self.model.clone(),
             site: self.site.as_ref().map(|site| Arc::clone(site.name())),
             standing,
-            breaker: BreakerStatus::of(self.door.state(), now_ns),
+            breaker: BreakerStatus::of(self.breaker.state(), now_ns),
             health: self.backend.health(),
             load,
             weight: self.weight(),

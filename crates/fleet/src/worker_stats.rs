@@ -95,7 +95,7 @@ impl WorkerStats {
     }
 
     /// Stops counting a call as sent, with the `blocks` blocks that were still waiting.
-    pub(crate) fn let_go(&mut self, now_ns: u64, blocks: u64) {
+    pub(crate) fn release(&mut self, now_ns: u64, blocks: u64) {
         self.ended.add(now_ns, 1);
         self.blocks_done.add(now_ns, blocks);
     }

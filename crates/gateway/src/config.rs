@@ -22,7 +22,7 @@ pub struct GatewayParts {
     /// Rate and concurrency limits.
     pub limits: Limits,
     /// The ledger.
-    pub books: Arc<dyn LedgerClient>,
+    pub ledger: Arc<dyn LedgerClient>,
     /// Takes finished trace records.
     pub traces: Arc<dyn TraceSink>,
     /// Finds trace records again.

@@ -22,7 +22,7 @@ use crate::config::{GatewayConfig, GatewayParts};
 use crate::socket_sessions::SocketSessions;
 
 /// Trace look-ups that are answered concurrently.
-const TRACE_SEATS: usize = 256;
+const TRACE_SLOTS: usize = 256;
 
 /// Decides, dispatches, delivers and settles.
 pub struct Gateway {
@@ -39,7 +39,7 @@ pub struct Gateway {
     kept_ids: Arc<GeneratedIdCache>,
     draining: CancellationToken,
     cut_off: CancellationToken,
-    trace_seats: Semaphore,
+    trace_slots: Semaphore,
     table: Arc<InFlightTable>,
     hold_keeper: Arc<HoldKeeper>,
     sessions: Arc<SocketSessions<SocketSession>>,
@@ -65,7 +65,7 @@ impl Gateway {
             period: config.period(),
             hold_lifetime: config.hold_lifetime,
             clock: Arc::clone(&parts.clock),
-            ledger: Arc::clone(&parts.books),
+            ledger: Arc::clone(&parts.ledger),
             directory: Arc::clone(&parts.directory),
         };
         let hold_keeper = HoldKeeper::new(keeper, cut_off.clone());
@@ -75,7 +75,7 @@ impl Gateway {
         let shared = ResourceParts {
             clock: Arc::clone(&parts.clock),
             directory: Arc::clone(&parts.directory),
-            ledger: Arc::clone(&parts.books),
+            ledger: Arc::clone(&parts.ledger),
             owner: parts.owner,
             objects: Arc::clone(&parts.objects),
             files: parts.files.clone(),
@@ -106,7 +106,7 @@ impl Gateway {
             shadows: ShadowCopies::default(),
             draining,
             cut_off,
-            trace_seats: Semaphore::new(TRACE_SEATS),
+            trace_slots: Semaphore::new(TRACE_SLOTS),
             table: InFlightTable::new(),
             sessions: Arc::default(),
         }))
@@ -178,7 +178,7 @@ impl Gateway {
         if self.is_draining() {
             why.push("the server is shutting down".to_owned());
         }
-        if let Some(down) = self.parts.books.health().down {
+        if let Some(down) = self.parts.ledger.health().down {
             why.push(format!("the ledger cannot be written: {down}"));
         }
         why
@@ -329,7 +329,7 @@ impl Gateway {
     }
 
     /// Limits concurrent trace look-ups.
-    pub(crate) const fn trace_seats(&self) -> &Semaphore {
-        &self.trace_seats
+    pub(crate) const fn trace_slots(&self) -> &Semaphore {
+        &self.trace_slots
     }
 }

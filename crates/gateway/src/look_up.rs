@@ -71,7 +71,7 @@ impl Gateway {
             LookUpSubject::Model { name } => self.show_model(&principal, context.dialect, &name),
             LookUpSubject::RequestTrace { id } => self.trace_of(&principal, &id).await,
         };
-        tell(&context, looked)
+        respond(&context, looked)
     }
 
     /// `GET /v1/models`: the models that the caller may use and that are offered within its residency.
@@ -118,7 +118,7 @@ impl Gateway {
     /// `GET /v1/requests/ID`: the trace of a request, for its own project only. Foreign and missing ids answer alike.
     async fn trace_of(&self, principal: &Principal, name: &str) -> Looked {
         let Some(id) = named_request(name) else { return Err(unknown_request()) };
-        let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(too_many_look_ups()) };
+        let Ok(_slot) = self.trace_slots().try_acquire() else { return Err(too_many_look_ups()) };
         let records = &self.parts().records;
         let own = |record: &Arc<TraceRecord>| {
             // A shadow copy belongs to the server.
@@ -183,7 +183,7 @@ impl Gateway {
     }
 }
 
-pub(crate) fn tell(context: &RequestContext, looked: Looked) -> Answer {
+pub(crate) fn respond(context: &RequestContext, looked: Looked) -> Answer {
     match looked {
         Ok(answer) => answer.with_headers(context.id_headers()),
         Err(rejection) => rejection.answer(context),
@@ -211,10 +211,10 @@ fn card(
         id: name.to_string(),
         created: model.created_unix_s,
         owned_by: "headrace".to_owned(),
-        context_window: model.lane.context_window(),
+        context_window: model.backend.context_window(),
         max_output_tokens: None,
-        endpoints: model.lane.endpoints(),
-        dimensions: model.lane.vector_width(),
+        endpoints: model.backend.endpoints(),
+        dimensions: model.backend.vector_width(),
         deprecated: notice.and_then(|notice| notice.deprecated),
         retires: notice.map(|notice| notice.retires),
         successor: notice.and_then(|notice| notice.successor.as_ref()).map(ToString::to_string),

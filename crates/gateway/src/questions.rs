@@ -34,7 +34,7 @@ use headrace_wire::{
 };
 
 use crate::Gateway;
-use crate::look_up::{Looked, tell};
+use crate::look_up::{Looked, respond};
 use crate::refusal::refuse;
 use crate::request_context::RequestContext;
 use crate::stages::authenticate::draining;
@@ -85,14 +85,14 @@ impl Gateway {
                 context.is_of(&principal);
                 Ok(AdmittedQuestion { question, principal, context, headers })
             }
-            Err(why) => Err(tell(&context, Err(why))),
+            Err(why) => Err(respond(&context, Err(why))),
         }
     }
 
     /// Answers a question. A refused question leaves a trace, as a refused call does.
     pub(crate) async fn answer_question(&self, mut asked: AdmittedQuestion, body: impl BodySource) -> Answer {
         match self.look_into(&mut asked, body).await {
-            Ok(answer) => tell(&asked.context, Ok(answer)),
+            Ok(answer) => respond(&asked.context, Ok(answer)),
             Err(rejection) => refuse(self, asked.context, &rejection),
         }
     }
@@ -180,7 +180,7 @@ impl QuestionContext {
         // As with calls, the model decides how the body is read.
         let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
         let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
-        if model.is_some_and(|model| model.lane.is_messages()) {
+        if model.is_some_and(|model| model.backend.is_messages()) {
             let call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
             let model = self.model(&call.model, Endpoint::Messages, &body)?;
             // Content that the rules keep out of forwarded calls is not forwarded in a question either.
@@ -192,15 +192,17 @@ impl QuestionContext {
         text_alone(&model, &call)?;
         let call = shortened(&model, Box::new(call), (self.asker.now, room), &self.limits)
             .map_err(|(_, rejection)| rejection)?;
-        let (Backend::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
+        let (Backend::Tokens(backend), Prompt::Conversation(conversation)) = (&model.backend, &call.prompt)
+        else {
             return Err(unread());
         };
         let reasoning = Some(&call.reasoning);
         let options = RenderOptions { add_generation_prompt: true, now: self.asker.now, reasoning };
-        let ids = conversation_ids(&model, lane, &call, (conversation, &options), room)?;
+        let ids = conversation_ids(&model, backend, &call, (conversation, &options), room)?;
         // As for a call: earlier answers count with their generated ids.
         let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
-        let past = reuse_past_answers(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
+        let past =
+            reuse_past_answers(&model, backend, &call, (&self.kept, &salt), (ids, None), self.asker.now);
         Ok(QuestionAnswer::Here(count_body(past.ids.len() as u64, false)))
     }
 
@@ -214,11 +216,11 @@ impl QuestionContext {
         let model = self.model(&asked.model, endpoint, body)?;
         let (tokenizer, capabilities) = words_of(&model)?;
         let is_spelt = asked.return_token_strs;
-        let ids = match &model.lane {
-            Backend::Vectors(lane) => text_ids_of(&model, lane, asked, TokenizerMemory(memory))?,
-            lane => {
-                let lane = lane.tokens().ok_or_else(unread)?;
-                tokenized(&model, lane, asked, endpoint, (self.asker.now, TokenizerMemory(memory)))?
+        let ids = match &model.backend {
+            Backend::Vectors(backend) => text_ids_of(&model, backend, asked, TokenizerMemory(memory))?,
+            backend => {
+                let backend = backend.tokens().ok_or_else(unread)?;
+                tokenized(&model, backend, asked, endpoint, (self.asker.now, TokenizerMemory(memory)))?
             }
         };
         let each = if is_spelt { SPELT_ID } else { WRITTEN_ID };
@@ -249,7 +251,7 @@ impl QuestionContext {
     fn endpoint(&self, name: &str, usual: Endpoint, body: &[u8]) -> Endpoint {
         let name = ModelName::new(name).ok();
         let model = name.and_then(|name| self.catalog.choose(&name, &self.asker, body));
-        match model.as_ref().map(|model| &model.lane) {
+        match model.as_ref().map(|model| &model.backend) {
             Some(Backend::Vectors(VectorBackend { makes: EncoderOutput::Vectors { .. }, .. })) => {
                 Endpoint::Embeddings
             }
@@ -287,7 +289,7 @@ impl QuestionContext {
 /// The token ids of the text or conversation in the question.
 fn tokenized(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     asked: TokenizeRequest,
     endpoint: Endpoint,
     (now, room): (UnixNanos, TokenizerMemory<'_>),
@@ -297,13 +299,13 @@ fn tokenized(
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let options = RenderOptions { add_generation_prompt, now, reasoning: Some(&call.reasoning) };
-            conversation_ids(model, lane, &call, (conversation, &options), room)
+            conversation_ids(model, backend, &call, (conversation, &options), room)
         }
         Prompt::Raw(items) => {
             could_fit(model, &call)?;
             let Some(PromptItem::Text(text)) = items.first() else { return Err(unread()) };
             let ids = room.encode(usize::MAX, |bounds| {
-                lane.tokenizer.encode_plain_within(text, add_special_tokens, bounds)
+                backend.tokenizer.encode_plain_within(text, add_special_tokens, bounds)
             });
             ids.map_err(|error| match error {
                 NotEncoded::NoMemory(_) => not_encoded(error),
@@ -316,26 +318,26 @@ fn tokenized(
 
 fn conversation_ids(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     (conversation, options): (&Conversation, &RenderOptions<'_>),
     room: TokenizerMemory<'_>,
 ) -> Result<Vec<u32>, Rejection> {
     text_alone(model, call)?;
     could_fit(model, call)?;
-    encode_conversation(model, lane, conversation, options, room).map(|(ids, _)| ids)
+    encode_conversation(model, backend, conversation, options, room).map(|(ids, _)| ids)
 }
 
 /// The token ids of a text as an encoder would take it.
 fn text_ids_of(
     model: &ServedModel,
-    lane: &VectorBackend,
+    backend: &VectorBackend,
     asked: TokenizeRequest,
     room: TokenizerMemory<'_>,
 ) -> Result<Vec<u32>, Rejection> {
-    let Prompt::Raw(items) = asked.prompt else { return Err(encoder_rejection(model, lane)) };
+    let Prompt::Raw(items) = asked.prompt else { return Err(encoder_rejection(model, backend)) };
     let Some(PromptItem::Text(text)) = items.into_iter().next() else { return Err(unread()) };
-    text_ids(model, lane, text, asked.add_special_tokens, room)
+    text_ids(model, backend, text, asked.add_special_tokens, room)
 }
 
 /// The tokenizer of a model, and the capabilities that bound its ids.
@@ -343,9 +345,9 @@ fn text_ids_of(
 /// # Errors
 /// The model's tokenizer is at another provider's server.
 fn words_of(model: &ServedModel) -> Result<(&Tokenizer, &Capabilities), Rejection> {
-    match &model.lane {
-        Backend::Tokens(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
-        Backend::Vectors(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
+    match &model.backend {
+        Backend::Tokens(backend) => Ok((&backend.tokenizer, &backend.capabilities)),
+        Backend::Vectors(backend) => Ok((&backend.tokenizer, &backend.capabilities)),
         Backend::Messages(_) => {
             let message = format!(
                 "Only the server that answers for `{}` knows its tokens. Ask that server.",

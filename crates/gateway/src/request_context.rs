@@ -160,7 +160,7 @@ impl RequestContext {
             slot.is_for(&model.name);
         }
         self.record.numerics =
-            Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
+            Some(model.backend.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
     }
 
     /// The request's id as headers: `x-request-id`, and for Anthropic's dialect also `request-id`, which its SDKs

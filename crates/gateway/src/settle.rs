@@ -102,7 +102,7 @@ impl CallSettlement {
         let more = amount.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO);
         if more > NanoDollars::ZERO {
             let extend = LedgerOperation::Extend { hold: self.hold, amount: more };
-            let mut transacted = parts.books.decide(vec![extend], now).await;
+            let mut transacted = parts.ledger.decide(vec![extend], now).await;
             if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
                 self.leave(&scope, now);
                 return Err(refusal.into());
@@ -294,7 +294,7 @@ enum SettleProgress {
 impl PendingSettlement {
     fn send(gateway: &Gateway, command: LedgerOperation) -> Self {
         let now = gateway.parts().clock.now();
-        let deciding = gateway.parts().books.decide(vec![command.clone()], now);
+        let deciding = gateway.parts().ledger.decide(vec![command.clone()], now);
         Self { command, progress: SettleProgress::Deciding(deciding) }
     }
 

@@ -317,7 +317,7 @@ impl RenderedWork {
         let Some(asked) = context.record.model_asked.as_deref() else { return Vec::new() };
         let name = if catalog.has_notices() { ModelName::new(asked).ok() } else { None };
         let notice = name.as_ref().and_then(|name| catalog.notice(name, served));
-        let alias = catalog.tells_aliases().then(|| alias_header(asked, served.as_str())).flatten();
+        let alias = catalog.shows_aliases().then(|| alias_header(asked, served.as_str())).flatten();
         let notices = notice.into_iter().flat_map(|(_, notice)| notice.headers());
         alias.into_iter().chain(notices).collect()
     }

@@ -35,21 +35,21 @@ impl CpuTimer {
         }
         // The thread has not started yet.
         let Some(path) = self.0.get() else { return CpuTime::Time(Duration::ZERO) };
-        path.as_deref().map_or(CpuTime::Unknown, told_by)
+        path.as_deref().map_or(CpuTime::Unknown, read_cpu_time)
     }
 }
 
 /// Parses a thread's `schedstat` file.
-fn told_by(path: &Path) -> CpuTime {
-    let told = match std::fs::read_to_string(path) {
-        Ok(told) => told,
+fn read_cpu_time(path: &Path) -> CpuTime {
+    let content = match std::fs::read_to_string(path) {
+        Ok(content) => content,
         Err(error) if is_gone(&error, path) => return CpuTime::All,
         // A kernel without these statistics has no such file.
         Err(_) => return CpuTime::Unknown,
     };
     // Nanoseconds on a processor, nanoseconds waiting for one, and number of time slices. No time slice means that
     // nothing is counted.
-    let mut numbers = told.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    let mut numbers = content.split_ascii_whitespace().map_while(|number| number.parse().ok());
     match (numbers.next(), numbers.nth(1)) {
         (Some(nanos), Some(1..)) => CpuTime::Time(Duration::from_nanos(nanos)),
         _ => CpuTime::Unknown,
@@ -104,7 +104,7 @@ mod tests {
     fn where_nobody_counts_that_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("schedstat");
-        assert_eq!(told_by(&path), CpuTime::Unknown, "no such file, beside a thread that is there");
+        assert_eq!(read_cpu_time(&path), CpuTime::Unknown, "no such file, beside a thread that is there");
         for (told, spent) in [
             ("0 0 0", CpuTime::Unknown),
             ("version 17", CpuTime::Unknown),
@@ -113,8 +113,8 @@ mod tests {
             ("7000 9 3", CpuTime::Time(Duration::from_micros(7))),
         ] {
             std::fs::write(&path, told).unwrap();
-            assert_eq!(told_by(&path), spent, "{told}");
+            assert_eq!(read_cpu_time(&path), spent, "{told}");
         }
-        assert_eq!(told_by(&folder.path().join("1/schedstat")), CpuTime::All);
+        assert_eq!(read_cpu_time(&folder.path().join("1/schedstat")), CpuTime::All);
     }
 }

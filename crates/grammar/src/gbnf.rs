@@ -349,8 +349,8 @@ mod tests {
             ("root = \"a\"", "`::=` is expected"),
         ];
         for (gbnf, expected) in rows {
-            let told = to_lark(gbnf).expect_err("a refusal").to_string();
-            assert!(told.contains(expected), "{gbnf}: {told}");
+            let error = to_lark(gbnf).expect_err("a refusal").to_string();
+            assert!(error.contains(expected), "{gbnf}: {error}");
         }
     }
 }

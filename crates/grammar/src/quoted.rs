@@ -400,8 +400,8 @@ mod tests {
             ("start: \"a\" } evil: \"b\"", "`{` is missing"),
             ("start: \"a\"{2", "`}` is missing"),
         ] {
-            let told = within_json(lark).unwrap_err().to_string();
-            assert!(told.contains(said), "{lark}: {told}");
+            let error = within_json(lark).unwrap_err().to_string();
+            assert!(error.contains(said), "{lark}: {error}");
         }
     }
 }

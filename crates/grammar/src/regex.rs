@@ -140,8 +140,8 @@ mod tests {
             (deep.as_str(), "nested"),
         ];
         for (pattern, expected) in cases {
-            let told = check(pattern, "/p").expect_err("a refusal").to_string();
-            assert!(told.contains(expected), "{told}");
+            let error = check(pattern, "/p").expect_err("a refusal").to_string();
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -76,10 +76,10 @@ fn a_file_is_sent_waited_for_and_read() {
     for part in [&id, "completed", "/v1/chat/completions", "answers   file-", "errors    file-"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    let told: Value = serde_json::from_str(&ok(&server, &["show", &id, "--json"])).unwrap();
-    assert_eq!((&told["metadata"], &told["completion_window"]), (&json!({"run": "nightly"}), &json!("90m")));
+    let body: Value = serde_json::from_str(&ok(&server, &["show", &id, "--json"])).unwrap();
+    assert_eq!((&body["metadata"], &body["completion_window"]), (&json!({"run": "nightly"}), &json!("90m")));
     let listed: Value = serde_json::from_str(&ok(&server, &["list", "--json"])).unwrap();
-    assert_eq!(listed["data"][0], told);
+    assert_eq!(listed["data"][0], body);
     assert!(ok(&server, &["list"]).contains(&format!("{id}  ")));
 
     // The results: written to a pipe, and into a new file.
@@ -141,10 +141,10 @@ fn ctrl_c_ends_the_waiting_and_not_the_batch() {
         assert!(began.elapsed() < PATIENCE, "it does not end");
         std::thread::sleep(Duration::from_millis(5));
     };
-    let mut told = String::new();
-    waiting.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-    assert_eq!(status.code(), Some(130), "{told}");
-    assert!(told.contains("The batch still runs") && told.contains(&id), "{told}");
+    let mut text = String::new();
+    waiting.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(status.code(), Some(130), "{text}");
+    assert!(text.contains("The batch still runs") && text.contains(&id), "{text}");
     let status = |id: &str| -> Value { serde_json::from_str(&ok(&server, &["show", id, "--json"])).unwrap() };
     assert_eq!(status(&id)["status"], "in_progress", "nobody ended it");
 

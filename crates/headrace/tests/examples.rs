@@ -70,24 +70,24 @@ fn blocks(page: &str) -> Vec<Block> {
 /// The commands of a block, without comments and empty lines. Lines that end in `\` are joined.
 fn commands(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    let mut goes_on = false;
+    let mut continues = false;
     for line in text.lines().map(str::trim) {
-        if !goes_on && (line.is_empty() || line.starts_with('#')) {
+        if !continues && (line.is_empty() || line.starts_with('#')) {
             continue;
         }
         let line = line.split("  #").next().unwrap_or(line).trim_end();
         let (part, more) = line.strip_suffix('\\').map_or((line, false), |part| (part, true));
         match found.last_mut() {
-            Some(last) if goes_on => last.push_str(part),
+            Some(last) if continues => last.push_str(part),
             _ => found.push(part.to_owned()),
         }
-        goes_on = more;
+        continues = more;
     }
     found
 }
 
 /// A reader's environment: home and current directory, and the program on the path.
-struct Desk {
+struct ReaderEnvironment {
     dir: tempfile::TempDir,
     /// `NAME=VALUE` of every `export` so far.
     exports: Vec<(String, String)>,
@@ -96,11 +96,11 @@ struct Desk {
     others: Vec<(String, Server)>,
 }
 
-impl Desk {
+impl ReaderEnvironment {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let desk = Self { dir, exports: Vec::new(), server: None, others: Vec::new() };
-        let path = desk.path();
+        let environment = Self { dir, exports: Vec::new(), server: None, others: Vec::new() };
+        let path = environment.path();
         std::fs::create_dir(path.join("bin")).unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headrace"), path.join("bin/headrace")).unwrap();
         // A page of text to read, and small versions of the models that the examples name.
@@ -112,8 +112,8 @@ impl Desk {
         let make = "mkdir -p ~/models && headrace models make --type q8_0 ~/models/Qwen3-0.6B-Q8_0.gguf \
                     && headrace models make --format safetensors ~/models/Qwen3-0.6B \
                     && cp -r ~/models/Qwen3-0.6B .";
-        desk.succeeds(make, "the models of the examples");
-        desk
+        environment.succeeds(make, "the models of the examples");
+        environment
     }
 
     fn path(&self) -> &Path {
@@ -371,16 +371,16 @@ fn shorter(line: &str, request: &str) -> String {
 
 #[test]
 fn the_pages_read_from_top_to_bottom_are_true() {
-    let mut desk = Desk::new();
+    let mut environment = ReaderEnvironment::new();
     // A reader may have tried it before: the README's second command starts a server in the same directory.
-    desk.start("headrace up", &desk.path().join("headrace-data")).stop();
-    desk.page("README.md");
-    desk.page("CONTRIBUTING.md");
+    environment.start("headrace up", &environment.path().join("headrace-data")).stop();
+    environment.page("README.md");
+    environment.page("CONTRIBUTING.md");
     for page in book() {
-        desk.page(&page);
+        environment.page(&page);
     }
-    desk.page("demo-model/README.md");
-    desk.server.take().unwrap().stop();
+    environment.page("demo-model/README.md");
+    environment.server.take().unwrap().stop();
 }
 
 /// A reader may leave the server of one page running beside that of the next, and beside the first server's console.
@@ -436,20 +436,24 @@ fn examples(path: &[&str]) -> Vec<(String, String)> {
 
 #[test]
 fn the_examples_of_every_help_text_work() {
-    let mut desk = Desk::new();
-    let data = desk.path().join("headrace-data");
-    desk.exports.push(("HEADRACE_API_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
-    desk.exports.push(("HEADRACE_BOOTSTRAP_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
-    desk.server = Some(desk.start("headrace up", &data));
-    desk.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
+    let mut environment = ReaderEnvironment::new();
+    let data = environment.path().join("headrace-data");
+    environment
+        .exports
+        .push(("HEADRACE_API_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
+    environment
+        .exports
+        .push(("HEADRACE_BOOTSTRAP_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
+    environment.server = Some(environment.start("headrace up", &data));
+    environment.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
     // The files that examples read.
     let body = r#"{"messages": [{"role": "user", "content": "What is a KV cache?"}]}"#;
     for name in ["body.json", "turn1.json", "turn2.json", "prompt.txt"] {
-        std::fs::write(desk.path().join(name), body).unwrap();
+        std::fs::write(environment.path().join(name), body).unwrap();
     }
     let call = format!(r#"{{"custom_id":"a","method":"POST","url":"/v1/chat/completions","body":{body}}}"#);
     let call = call.replacen("\"messages\"", "\"model\": \"headrace-demo\", \"messages\"", 1);
-    std::fs::write(desk.path().join("requests.jsonl"), call).unwrap();
+    std::fs::write(environment.path().join("requests.jsonl"), call).unwrap();
     let all = examples(&[]);
     assert!(all.len() > 20, "{all:?}");
     for (command, at) in all.iter().filter(|(command, _)| command.starts_with("headrace chat ")) {
@@ -457,17 +461,17 @@ fn the_examples_of_every_help_text_work() {
         assert!(checked, "{at}: {command}: say in RIGHT what a right answer is");
     }
     for (command, at) in all {
-        desk.run(&command, &at);
+        environment.run(&command, &at);
     }
-    desk.server.take().unwrap().stop();
+    environment.server.take().unwrap().stop();
 }
 
 #[test]
 fn what_up_says_to_paste_works() {
-    let mut desk = Desk::new();
-    let server = Server::up_with_fresh_key(&desk.path().join("elsewhere"));
+    let mut environment = ReaderEnvironment::new();
+    let server = Server::up_with_fresh_key(&environment.path().join("elsewhere"));
     let welcome = server.welcome.clone();
-    desk.server = Some(server);
+    environment.server = Some(server);
     let lines = welcome.lines().skip_while(|line| !line.starts_with("Ask it:")).skip(1);
     let pasted: Vec<&str> = lines.filter(|line| line.starts_with("  ")).collect();
     let shell: String = pasted.iter().map(|line| format!("{}\n", line.trim())).collect();
@@ -477,8 +481,8 @@ fn what_up_says_to_paste_works() {
     assert_eq!(all.len(), 5, "{all:?}");
     let began = std::time::Instant::now();
     for line in all {
-        desk.succeeds(line.split("   ").next().unwrap(), "what `up` says");
+        environment.succeeds(line.split("   ").next().unwrap(), "what `up` says");
     }
     assert!(began.elapsed() < PATIENCE);
-    desk.server.take().unwrap().stop();
+    environment.server.take().unwrap().stop();
 }

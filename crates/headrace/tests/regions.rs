@@ -112,8 +112,8 @@ async fn pinned_calls_stay_where_they_may_be() {
     server.ok(&["orgs", "regions", "acme", "--regions", "us"]);
     assert_eq!(ask(&server, &acme, "headrace-demo").await.0, 200);
     assert_eq!(ask(&server, &acme, "near").await.1, "region_not_allowed");
-    let told = server.ok(&["orgs", "regions", "acme", "--regions", "eu"]);
-    assert!(told.contains("warning  key key_"), "{told}");
+    let output = server.ok(&["orgs", "regions", "acme", "--regions", "eu"]);
+    assert!(output.contains("warning  key key_"), "{output}");
     assert!(server.ok(&["keys", "list"]).contains("ch") && server.ok(&["orgs", "list"]).contains("eu"));
     server.stop();
     let mut server = Server::serve(root.path(), &text(""), None);

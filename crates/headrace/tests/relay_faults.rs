@@ -50,7 +50,7 @@ const PAIRS: [(Client, Behind); 5] = [
 enum Ended {
     Well,
     /// An error body, or an error event after the delivered part.
-    Told(String),
+    Reported(String),
     /// Neither a proper end nor an error.
     Cut,
 }
@@ -255,12 +255,12 @@ fn faults_of(got: &Got, trace: &Value, must: Must) -> Vec<String> {
             check("the bill", charged == price(input, output));
         }
         Must::Refuse(status, code) => {
-            check("no refusal", got.status == status && got.ended == Ended::Told(code.to_owned()));
+            check("no refusal", got.status == status && got.ended == Ended::Reported(code.to_owned()));
             check("text of a refusal", got.text.is_empty());
         }
         Must::Break(status, code) => {
             check("the status", got.status == status || got.status == 200);
-            check("a good end of a bad answer", got.ended == Ended::Told(code.to_owned()));
+            check("a good end of a bad answer", got.ended == Ended::Reported(code.to_owned()));
             check("other text", TEXT.starts_with(&got.text));
             check("the outcome", trace["outcome"]["kind"] == "failed");
             // The operator bears the cost of what was not delivered.
@@ -407,7 +407,7 @@ impl Got {
         }
         let Ok(value) = serde_json::from_str::<Value>(data) else { return };
         if let Some(error) = value.get("error") {
-            self.ended = Ended::Told(error["code"].as_str().unwrap_or("no code").to_owned());
+            self.ended = Ended::Reported(error["code"].as_str().unwrap_or("no code").to_owned());
             return;
         }
         let text = [

@@ -184,9 +184,9 @@ async fn ask_on(http: &reqwest::Client, url: &str, caller: u64, seen: &Seen) {
         let took = u64::try_from(began.elapsed().as_millis()).unwrap();
         seen.slowest_ms.fetch_max(took, Ordering::SeqCst);
         let trace = trace(http, url, &id).await;
-        let told = format!("caller {caller}, turn {turn}, {id}: {status} {cut:?} {text}\n{trace}");
-        assert!(cut.is_none(), "an answer neither ends nor says why: {told}");
-        assert_eq!(status, 200, "a call failed that had not begun: {told}");
+        let description = format!("caller {caller}, turn {turn}, {id}: {status} {cut:?} {text}\n{trace}");
+        assert!(cut.is_none(), "an answer neither ends nor says why: {description}");
+        assert_eq!(status, 200, "a call failed that had not begun: {description}");
         let charged = trace["cost"]["charged_nano_dollars"].as_u64().unwrap();
         seen.charged.fetch_add(charged, Ordering::SeqCst);
         let attempts = trace["attempts"].as_array().unwrap();
@@ -196,18 +196,18 @@ async fn ask_on(http: &reqwest::Client, url: &str, caller: u64, seen: &Seen) {
         let read = Read::of(&text, stream);
         if let Some(error) = read.error {
             seen.broken.fetch_add(1, Ordering::SeqCst);
-            assert!(stream && !read.done, "{told}");
-            assert_eq!(error["code"], "upstream_failed", "{told}");
-            assert!(charged <= trace["cost"]["held_nano_dollars"].as_u64().unwrap(), "{told}");
+            assert!(stream && !read.done, "{description}");
+            assert_eq!(error["code"], "upstream_failed", "{description}");
+            assert!(charged <= trace["cost"]["held_nano_dollars"].as_u64().unwrap(), "{description}");
             continue;
         }
         seen.whole.fetch_add(1, Ordering::SeqCst);
         seen.by[by].fetch_add(1, Ordering::SeqCst);
-        assert!(read.done, "{told}");
+        assert!(read.done, "{description}");
         let expected = expected[which].get_or_insert_with(|| read.text.clone());
-        assert_eq!(read.text, *expected, "the same question has the same answer: {told}");
+        assert_eq!(read.text, *expected, "the same question has the same answer: {description}");
         if let Some(prompt) = read.prompt {
-            assert_eq!(charged, price(prompt, TOKENS), "{told}");
+            assert_eq!(charged, price(prompt, TOKENS), "{description}");
         }
     }
 }

@@ -28,8 +28,8 @@ fn configuration(servers: &[(&str, String)], targets: &str, route: &str) -> Stri
 
 fn reload(server: &Server, root: &Path, text: &str) {
     std::fs::write(root.join("headrace.toml"), text).unwrap();
-    let told = server.command(&["reload"]);
-    assert!(told.status.success(), "{}", said(&told));
+    let output = server.command(&["reload"]);
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 fn question(model: &str, stream: bool) -> Value {
@@ -93,8 +93,8 @@ async fn calls_under_way_end_where_they_began_and_new_ones_follow_the_configurat
         configuration(&both[1..], "\"second/slow\"", "\"nobody\""),
     )
     .unwrap();
-    let told = server.command(&["reload"]);
-    assert!(!told.status.success() && said(&told).contains("nobody"), "{}", said(&told));
+    let output = server.command(&["reload"]);
+    assert!(!output.status.success() && said(&output).contains("nobody"), "{}", said(&output));
     assert_eq!(answered_by(&server, "routed").await, "second");
 
     // It returns as a new server.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use headrace_domain::steers_terminals;
 
-use crate::sight::{PromptSight, SeenPart};
+use crate::prompt_report::{PromptReport, SeenPart};
 use crate::token::{SeenToken, TokenKind, TokenList};
 
 /// The options for drawing.
@@ -32,27 +32,29 @@ const FRAME: [&str; 2] = ["\x1b[37;100m", "\x1b[37;44m"];
 const LEAST_RULE: usize = 8;
 
 /// Draws the prompt, then its parts as a table.
-pub fn draw_prompt(sight: &PromptSight, options: &DrawOptions) -> String {
+pub fn draw_prompt(prompt_report: &PromptReport, options: &DrawOptions) -> String {
     let mut out = String::new();
-    let edge = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
-    for (at, token) in sight.tokens.iter().enumerate() {
+    let edge = prompt_report.cached_tokens.unwrap_or(prompt_report.cacheable_tokens);
+    for (at, token) in prompt_report.tokens.iter().enumerate() {
         if at > 0 && at == edge {
-            out.push_str(&boundary(sight, options));
-        } else if at > 0 && at % sight.block_tokens == 0 {
+            out.push_str(&boundary(prompt_report, options));
+        } else if at > 0 && at % prompt_report.block_tokens == 0 {
             paint(&mut out, options, EDGE, "▏");
         } else if at > 0 && options.bounds {
             paint(&mut out, options, EDGE, "·");
         }
         let begins = token.start.unwrap_or(usize::MAX);
-        let next = sight.parts.partition_point(|part| part.start <= begins);
-        let own =
-            next.checked_sub(1).and_then(|at| sight.parts.get(at)).is_some_and(|part| begins < part.end);
+        let next = prompt_report.parts.partition_point(|part| part.start <= begins);
+        let own = next
+            .checked_sub(1)
+            .and_then(|at| prompt_report.parts.get(at))
+            .is_some_and(|part| begins < part.end);
         let shades = if own { OWN } else { FRAME };
         draw_token(&mut out, token, shades, at, options);
     }
     out.push_str("\n\n");
-    out.push_str(&parts(sight));
-    for spelled in &sight.spelled {
+    out.push_str(&parts(prompt_report));
+    for spelled in &prompt_report.spelled {
         let _ = writeln!(
             out,
             "`{}` at byte {} is text: a message cannot become one",
@@ -64,10 +66,10 @@ pub fn draw_prompt(sight: &PromptSight, options: &DrawOptions) -> String {
 }
 
 /// Draws the line at the end of the cached tokens.
-fn boundary(sight: &PromptSight, options: &DrawOptions) -> String {
-    let tokens = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
-    let blocks = tokens / sight.block_tokens.max(1);
-    let said = match sight.cached_tokens {
+fn boundary(prompt_report: &PromptReport, options: &DrawOptions) -> String {
+    let tokens = prompt_report.cached_tokens.unwrap_or(prompt_report.cacheable_tokens);
+    let blocks = tokens / prompt_report.block_tokens.max(1);
+    let said = match prompt_report.cached_tokens {
         Some(_) => "come from the cache of the other prompt",
         None => "can come from a cache",
     };
@@ -75,7 +77,7 @@ fn boundary(sight: &PromptSight, options: &DrawOptions) -> String {
         " {} ({} of {}) {said} ",
         counted(tokens, "token"),
         counted(blocks, "block"),
-        sight.block_tokens
+        prompt_report.block_tokens
     );
     let rule = options.width.saturating_sub(words.chars().count()).max(LEAST_RULE) / 2;
     let mut line = String::from("\n");
@@ -139,12 +141,12 @@ pub fn printable(text: &str) -> String {
 }
 
 /// Returns a row for each part, and one for the template's own tokens.
-fn parts(sight: &PromptSight) -> String {
-    let share = |tokens: usize| match sight.count {
+fn parts(prompt_report: &PromptReport) -> String {
+    let share = |tokens: usize| match prompt_report.count {
         0 => 0,
         all => tokens.saturating_mul(100) / all,
     };
-    let mut rows: Vec<[String; 4]> = sight
+    let mut rows: Vec<[String; 4]> = prompt_report
         .parts
         .iter()
         .map(|part| {
@@ -157,8 +159,11 @@ fn parts(sight: &PromptSight) -> String {
             ]
         })
         .collect();
-    let own =
-        [sight.template_tokens.to_string(), format!("{} %", share(sight.template_tokens)), String::new()];
+    let own = [
+        prompt_report.template_tokens.to_string(),
+        format!("{} %", share(prompt_report.template_tokens)),
+        String::new(),
+    ];
     let [tokens, percent, place] = own;
     rows.push(["the template's own".to_owned(), tokens, percent, place]);
     rows.insert(0, ["part", "tokens", "share", "at tokens"].map(str::to_owned));

@@ -5,13 +5,13 @@
 mod doctor;
 mod draw;
 mod finding;
-mod sight;
+mod prompt_report;
 mod token;
 mod words;
 
 pub use doctor::diagnose;
 pub use draw::{DrawOptions, draw_prompt, draw_tokens, printable};
 pub use finding::{Diagnosis, Examined, Facts, Finding, Severity};
-pub use sight::{PromptSight, SeenPart, SightError, Spelled, sight};
+pub use prompt_report::{PromptReport, PromptReportError, SeenPart, Spelled, prompt_report};
 pub use token::{SeenToken, TokenKind, TokenList, token_list};
 pub use words::{Words, WordsError};

@@ -95,7 +95,7 @@ impl Pool {
         unsafe {
             if self.workers.can_help() {
                 self.slot.open(job);
-                self.workers.tell(&self.slot);
+                self.workers.notify(&self.slot);
                 self.slot.close(job);
             } else {
                 self.slot.alone(job);

@@ -270,7 +270,7 @@ fn attention_agrees_with_f64_over_what_is_stored() {
 }
 
 /// The visibility modes of encoders.
-const SIGHTS: [Sees; 5] = [Sees::All, Sees::Near(0), Sees::Near(1), Sees::Near(64), Sees::Near(300)];
+const ATTENDED_RANGES: [Sees; 5] = [Sees::All, Sees::Near(0), Sees::Near(1), Sees::Near(64), Sees::Near(300)];
 
 #[test]
 fn encoders_attention_agrees_with_f64() {
@@ -279,7 +279,7 @@ fn encoders_attention_agrees_with_f64() {
         for (kv_heads, head_dim, group, length) in SHAPES.into_iter().chain([(2, 16, 1, 700), (3, 32, 1, 64)])
         {
             let others = [KvType::Bf16, KvType::Q8].map(|kind| (kind, Sees::Near(64)));
-            for (kv_type, sees) in SIGHTS.map(|sees| (KvType::F32, sees)).into_iter().chain(others) {
+            for (kv_type, sees) in ATTENDED_RANGES.map(|sees| (KvType::F32, sees)).into_iter().chain(others) {
                 let sequence = Sequence::new(kv_heads, head_dim, group, length, 3);
                 let mut table = Table::new(&mut kernels, kv_type, &[&sequence], 5);
                 table.store(&mut kernels, 0, &sequence, 0, length);
@@ -295,7 +295,7 @@ fn encoders_attention_agrees_with_f64() {
 #[test]
 fn encoders_attention_has_the_same_bits_alone_and_among_others() {
     for isa in isas() {
-        for sees in SIGHTS {
+        for sees in ATTENDED_RANGES {
             let lengths = [530, 1, 33, 16, 257, 700];
             let all: Vec<Sequence> =
                 lengths.iter().map(|&length| Sequence::new(2, 32, 1, length, length as u64)).collect();

@@ -24,8 +24,8 @@ fn scopes(key: &str) -> Result<[(Scope, LimitSpec); 4], IdError> {
 fn call(limits: &Limits, scopes: &[(Scope, LimitSpec)], now: &mut u64) {
     *now += 1_000;
     let at = UnixNanos::new(*now);
-    let (door, more) = scopes.split_at(3);
-    if let Ok(mut lease) = limits.enter(door, RequestId::from_bits(1), at)
+    let (admission, more) = scopes.split_at(3);
+    if let Ok(mut lease) = limits.enter(admission, RequestId::from_bits(1), at)
         && lease.take(more, 1_000, at).is_ok()
     {
         lease.settle(black_box(100), at);

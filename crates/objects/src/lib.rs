@@ -24,4 +24,4 @@ pub use items::{input_items, items_with_ids, list_of};
 pub use memory::MemoryObjects;
 pub use page::{ItemPage, ListOrder, MOST_ITEMS, MOST_ROWS, PageAsk, page};
 pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus};
-pub use store::{HistoryOf, ObjectError, ObjectLimits, ObjectStore, StoredLookup, Told};
+pub use store::{HistoryOf, ObjectError, ObjectLimits, ObjectStore, OnStored, StoredLookup};

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::{
     ConversationRecord, HistoryOf, ItemPage, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, ObjectStore,
-    PageAsk, ResponseRecord, ResponseStatus, StoredLookup, Told, list_of, page,
+    OnStored, PageAsk, ResponseRecord, ResponseStatus, StoredLookup, list_of, page,
 };
 
 /// An in-memory [`ObjectStore`].
@@ -121,8 +121,8 @@ impl ObjectStore for MemoryObjects {
         responses.saturating_add(items) >= self.limits.max_total_bytes
     }
 
-    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
-        told(self.put_response(&response, &items));
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, on_stored: OnStored) {
+        on_stored(self.put_response(&response, &items));
     }
 
     fn response(

@@ -113,7 +113,7 @@ pub enum StoredLookup<'a> {
 }
 
 /// Called once with the result of a store operation, on any thread. Must not block.
-pub type Told = Box<dyn FnOnce(Result<(), ObjectError>) + Send>;
+pub type OnStored = Box<dyn FnOnce(Result<(), ObjectError>) + Send>;
 
 /// Stores responses and conversations. Every look-up names the owning project: an object of another project, an expired
 /// one and one that never existed are all `None`. Calls may wait for a disk.
@@ -126,7 +126,7 @@ pub trait ObjectStore: Send + Sync {
 
     /// Like [`Self::put_response`], but returns at once, so it is safe on an event loop. Calls that wait at the same
     /// time may be stored together. Updates of one response are stored in the order of the calls.
-    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told);
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, on_stored: OnStored);
 
     /// The response with this id, if `project` owns it.
     ///

@@ -49,7 +49,7 @@ pub struct ChatTemplate {
     tokens: Vec<(&'static str, Value)>,
     limits: TemplateLimits,
     /// Whether the template mentions `strftime_now`.
-    tells_time: bool,
+    uses_time: bool,
     switches: TemplateSwitches,
     pub(crate) shown: ShownParts,
 }
@@ -147,7 +147,7 @@ impl ChatTemplate {
             })
             .flatten();
         let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
-        let tells_time = source.contains("strftime_now");
+        let uses_time = source.contains("strftime_now");
         let template = compiled.template();
         let asked = template.map(|template| template.undeclared_variables(false));
         let asked = asked.unwrap_or_default();
@@ -158,7 +158,7 @@ impl ChatTemplate {
         };
         let name = name.to_owned();
         let shown = ShownParts::default();
-        let unknown = Self { compiled, outlines, name, masks, tokens, limits, tells_time, switches, shown };
+        let unknown = Self { compiled, outlines, name, masks, tokens, limits, uses_time, switches, shown };
         let shown = ShownParts::by(&|conversation| unknown.rendered_or_nothing(conversation));
         Ok(Self { shown, ..unknown })
     }
@@ -354,7 +354,7 @@ impl ChatTemplate {
         context.put("tools", tools);
         context.put("documents", Value::from(()));
         context.put("add_generation_prompt", Value::from(options.add_generation_prompt));
-        if self.tells_time {
+        if self.uses_time {
             context.put("strftime_now", environment::strftime_now(options.now));
         }
         self.tokens.iter().for_each(|(name, value)| context.put(*name, value.clone()));

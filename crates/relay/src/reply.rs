@@ -229,7 +229,7 @@ impl ReplyReader {
 
     /// Whether the last event came and reports the usage of the whole answer by itself, regardless of how the answer
     /// ended. Only the Responses API has such an event.
-    pub fn is_told_whole(&self) -> bool {
+    pub fn has_final_usage(&self) -> bool {
         self.answer.over && self.endpoint == Endpoint::Responses
     }
 

@@ -22,14 +22,14 @@ pub fn is_constrained(call: &Call) -> bool {
 /// The form is invalid or too costly, or the model cannot be constrained to it. Names the parameter.
 pub fn compile_grammar(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     prompt: &str,
     owner: &FormOwner<'_>,
 ) -> Result<Option<SharedGrammar>, Rejection> {
-    let calls = tool_call_form(model, lane, call)?;
+    let calls = tool_call_form(model, backend, call)?;
     if let Some(CallForm { form, param, is_optional: true }) = calls {
-        let compiled = compile(lane, owner, thought(lane, prompt), &Arc::new(form), param);
+        let compiled = compile(backend, owner, thought(backend, prompt), &Arc::new(form), param);
         return match compiled {
             Err(rejection) if rejection.code == Code::FormsBusy => Err(rejection),
             // Unconstrained calls are acceptable: they are parsed and checked when they are complete.
@@ -38,13 +38,13 @@ pub fn compile_grammar(
     }
     let (form, param) = match (calls, &call.form) {
         (Some(CallForm { form, param, .. }), _) => {
-            (Arc::new(in_its_notation(model, lane, form, param)?), param)
+            (Arc::new(in_its_notation(model, backend, form, param)?), param)
         }
         (None, Some(form)) => (Arc::clone(form), param(call.endpoint, form)),
         (None, None) => return Ok(None),
     };
-    let thought = thought(lane, prompt);
-    if let Some(what) = cannot(lane, &form, thought.as_ref()) {
+    let thought = thought(backend, prompt);
+    if let Some(what) = cannot(backend, &form, thought.as_ref()) {
         let message = format!("`{param}`: what computes `{}` cannot hold an answer to {what}", model.name);
         return Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     }
@@ -55,17 +55,17 @@ pub fn compile_grammar(
         let message = format!("Invalid schema for {param}{}: {fault}", QuotedName(name.as_deref()));
         return Err(invalid(Code::InvalidJsonSchema, message, param));
     }
-    compile(lane, owner, thought, &form, param).map(Some)
+    compile(backend, owner, thought, &form, param).map(Some)
 }
 
 /// The form of calls in a notation that the model's server understands: GBNF if it does not know Lark.
 fn in_its_notation(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     form: ResponseFormat,
     param: &'static str,
 ) -> Result<ResponseFormat, Rejection> {
-    let (grammars, forms) = (lane.capabilities.grammars, lane.capabilities.forms);
+    let (grammars, forms) = (backend.capabilities.grammars, backend.capabilities.forms);
     let ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark } = &form else { return Ok(form) };
     if grammars || forms.has(FormKinds::LARK) || !forms.has(FormKinds::GBNF) {
         return Ok(form);
@@ -85,15 +85,15 @@ fn in_its_notation(
 
 /// The part of a form that the model's server cannot enforce, with advice for the caller. `None` if it can enforce all
 /// of it.
-fn cannot(lane: &TokenBackend, form: &ResponseFormat, thought: Option<&FormThought>) -> Option<String> {
-    if lane.capabilities.grammars {
+fn cannot(backend: &TokenBackend, form: &ResponseFormat, thought: Option<&FormThought>) -> Option<String> {
+    if backend.capabilities.grammars {
         return None;
     }
     let (kind, name) = FormKinds::of(form);
-    if lane.capabilities.forms == FormKinds::NONE {
+    if backend.capabilities.forms == FormKinds::NONE {
         return Some("a format. Describe it in the prompt, or use another model.".to_owned());
     }
-    if !lane.capabilities.forms.has(kind) {
+    if !backend.capabilities.forms.has(kind) {
         return Some(format!("{name}. Ask for another kind of format, or use another model."));
     }
     // The server applies the form from the first token, and would constrain the reasoning too.
@@ -102,15 +102,15 @@ fn cannot(lane: &TokenBackend, form: &ResponseFormat, thought: Option<&FormThoug
 }
 
 /// The reasoning that may precede the answer, if the model marks it with tokens.
-fn thought(lane: &TokenBackend, prompt: &str) -> Option<FormThought> {
-    let marks = lane.replies.thought?;
-    let (open, close) = (lane.tokenizer.id_of(marks.open)?, lane.tokenizer.id_of(marks.close)?);
+fn thought(backend: &TokenBackend, prompt: &str) -> Option<FormThought> {
+    let marks = backend.replies.thought?;
+    let (open, close) = (backend.tokenizer.id_of(marks.open)?, backend.tokenizer.id_of(marks.close)?);
     if prompt.trim_end().ends_with(marks.close) {
         // The prompt says not to reason, or the reasoning is over.
         return None;
     }
     let between = ["\n\n", "\n"].into_iter();
-    let one = |text: &str| lane.tokenizer.encode_plain(text, false).ok().filter(|ids| ids.len() == 1);
+    let one = |text: &str| backend.tokenizer.encode_plain(text, false).ok().filter(|ids| ids.len() == 1);
     Some(FormThought {
         open,
         close,
@@ -121,13 +121,13 @@ fn thought(lane: &TokenBackend, prompt: &str) -> Option<FormThought> {
 }
 
 fn compile(
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     owner: &FormOwner<'_>,
     thought: Option<FormThought>,
     form: &Arc<ResponseFormat>,
     param: &'static str,
 ) -> Result<SharedGrammar, Rejection> {
-    let fault = match lane.grammars.compile_behind(thought, owner, form, &FormLimits::default()) {
+    let fault = match backend.grammars.compile_behind(thought, owner, form, &FormLimits::default()) {
         Ok(grammar) => return Ok(grammar),
         Err(fault) => fault,
     };

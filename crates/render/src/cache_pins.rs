@@ -12,7 +12,7 @@ const VAIN_SEARCHES: usize = 16;
 
 /// The prefixes of a conversation that are to be kept. `text` is what the template made of the conversation, and `ids`
 /// are its tokens. Text that the template leaves out or changes has no place, so nothing is kept for it.
-pub fn cache_pins(lane: &TokenBackend, call: &Call, text: &str, ids: &[u32]) -> Arc<[CachePin]> {
+pub fn cache_pins(backend: &TokenBackend, call: &Call, text: &str, ids: &[u32]) -> Arc<[CachePin]> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Arc::default() };
     if call.cache_marks.is_empty() {
         return Arc::default();
@@ -25,7 +25,7 @@ pub fn cache_pins(lane: &TokenBackend, call: &Call, text: &str, ids: &[u32]) -> 
         }
     }
     ends.sort_unstable_by_key(|(end, _)| *end);
-    let mut walk = TokenWalk { tokenizer: &lane.tokenizer, ids, tokens: 0, bytes: 0 };
+    let mut walk = TokenWalk { tokenizer: &backend.tokenizer, ids, tokens: 0, bytes: 0 };
     ends.into_iter().map(|(end, life)| CachePin { tokens: walk.to(end), life }).collect()
 }
 

@@ -15,10 +15,10 @@ use headrace_prompt::RenderOptions;
 /// # Errors
 /// The prompt is too long. Names the parameter.
 pub fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
-    let Some(lane) = model.lane.tokens() else { return Ok(()) };
-    let window = lane.capabilities.context_window;
+    let Some(backend) = model.backend.tokens() else { return Ok(()) };
+    let window = backend.capabilities.context_window;
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
-    let bytes = match (&call.prompt, &lane.template) {
+    let bytes = match (&call.prompt, &backend.template) {
         (Prompt::Conversation(conversation), Some(template)) => template.least_bytes(conversation),
         (Prompt::Conversation(_), None) | (Prompt::Encode(_) | Prompt::Relayed(_), _) => 0,
         (Prompt::Raw(items), _) => {
@@ -32,7 +32,7 @@ pub fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
             items.iter().map(text).max().unwrap_or(0).saturating_add(suffix_bytes(call))
         }
     };
-    let Some(each) = lane.tokenizer.most_bytes_per_token() else { return Ok(()) };
+    let Some(each) = backend.tokenizer.most_bytes_per_token() else { return Ok(()) };
     if bytes <= (window as usize).saturating_mul(each) {
         return Ok(());
     }
@@ -47,7 +47,7 @@ pub fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
 /// # Errors
 /// There is such a part.
 pub fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
-    let (Prompt::Conversation(conversation), Backend::Tokens(_)) = (&call.prompt, &model.lane) else {
+    let (Prompt::Conversation(conversation), Backend::Tokens(_)) = (&call.prompt, &model.backend) else {
         return Ok(());
     };
     let mut parts = conversation.messages.iter().enumerate().filter_map(|(at, message)| {
@@ -68,12 +68,12 @@ pub fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
 /// The model has no template for it, the template does not take it, or there is too little memory.
 pub fn encode_conversation(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     conversation: &Conversation,
     options: &RenderOptions<'_>,
     room: TokenizerMemory<'_>,
 ) -> Result<(Vec<u32>, String), Rejection> {
-    let Some(template) = &lane.template else {
+    let Some(template) = &backend.template else {
         let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
         return Err(Rejection::new(Code::NoChatTemplate, message).with_param("messages"));
     };
@@ -94,7 +94,7 @@ pub fn encode_conversation(
         rejection.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
     })?;
     let ids = room.encode(usize::MAX, |bounds| {
-        lane.tokenizer.encode_segments_within(&rendered.segments(), false, bounds)
+        backend.tokenizer.encode_segments_within(&rendered.segments(), false, bounds)
     });
     Ok((ids.map_err(not_encoded)?, rendered.into_text()))
 }
@@ -131,7 +131,7 @@ pub fn prompt_param(call: &Call) -> &'static str {
 
 /// The rejection of a prompt that is longer than the model's context window. `has` is its length, in words.
 pub fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Rejection {
-    let (name, window) = (&model.name, model.lane.context_window().unwrap_or(0));
+    let (name, window) = (&model.name, model.backend.context_window().unwrap_or(0));
     let message = format!(
         "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
          Shorten the prompt."

@@ -21,15 +21,15 @@ const LOWER_CASE_SHORTENS_BY: usize = 3;
 /// A text is empty or too long, the model makes something else, or there is too little memory.
 pub fn encode_texts(
     model: &ServedModel,
-    lane: &VectorBackend,
+    backend: &VectorBackend,
     call: &Call,
     most_tokens: u32,
     room: TokenizerMemory<'_>,
 ) -> Result<Vec<Arc<[u32]>>, Rejection> {
     let Prompt::Encode(ToEncode { texts, wish }) = &call.prompt else {
-        return Err(encoder_rejection(model, lane));
+        return Err(encoder_rejection(model, backend));
     };
-    let prompt = match (wish, lane.makes) {
+    let prompt = match (wish, backend.makes) {
         (EncodeWish::Vectors(wish), EncoderOutput::Vectors { width }) => {
             if let Some(asked) = wish.dimensions.filter(|asked| *asked > width) {
                 let message =
@@ -38,26 +38,27 @@ pub fn encode_texts(
                     .at(Stage::Render)
                     .with_param("dimensions"));
             }
-            named_prompt(model, lane, wish.prompt_name.as_deref())?
+            named_prompt(model, backend, wish.prompt_name.as_deref())?
         }
         (EncodeWish::Scores(_), EncoderOutput::Scores) => None,
-        _ => return Err(encoder_rejection(model, lane)),
+        _ => return Err(encoder_rejection(model, backend)),
     };
     let param = param(call);
-    let window = lane.capabilities.context_window;
+    let window = backend.capabilities.context_window;
     let (mut total, mut encoded) = (0, Vec::with_capacity(texts.len()));
     let mut query = SharedQuery::default();
     for (index, text) in texts.iter().enumerate() {
-        could_fit(model, lane, (index, text), param)?;
+        could_fit(model, backend, (index, text), param)?;
         // A text that is too long is encoded only until that is certain.
-        let ids = match room.encode(window as usize, |bounds| ids(lane, prompt, text, (&mut query, bounds))) {
-            Err(NotEncoded::TooMany) => {
-                return Err(window_exceeded(model, index, &format!("more than {window}"), param));
-            }
-            Err(NotEncoded::NoMemory(full)) => return Err(full.at(Stage::Render).with_param(param)),
-            Err(NotEncoded::Failed(error)) => return Err(wrong(&error)),
-            Ok(ids) => ids,
-        };
+        let ids =
+            match room.encode(window as usize, |bounds| ids(backend, prompt, text, (&mut query, bounds))) {
+                Err(NotEncoded::TooMany) => {
+                    return Err(window_exceeded(model, index, &format!("more than {window}"), param));
+                }
+                Err(NotEncoded::NoMemory(full)) => return Err(full.at(Stage::Render).with_param(param)),
+                Err(NotEncoded::Failed(error)) => return Err(wrong(&error)),
+                Ok(ids) => ids,
+            };
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if count == 0 {
             let message = format!("Text {index} has no tokens; there is nothing to encode.");
@@ -82,29 +83,29 @@ pub fn encode_texts(
 /// The text is longer than the model's window, or there is too little memory.
 pub fn text_ids(
     model: &ServedModel,
-    lane: &VectorBackend,
+    backend: &VectorBackend,
     text: String,
     adds_special: bool,
     room: TokenizerMemory<'_>,
 ) -> Result<Vec<u32>, Rejection> {
-    let cased = cased(lane, &text).into_owned();
-    could_fit(model, lane, (0, &EncodeText::One(PromptItem::Text(text))), "prompt")?;
+    let cased = cased(backend, &text).into_owned();
+    could_fit(model, backend, (0, &EncodeText::One(PromptItem::Text(text))), "prompt")?;
     let ids =
-        room.encode(usize::MAX, |bounds| lane.tokenizer.encode_plain_within(&cased, adds_special, bounds));
+        room.encode(usize::MAX, |bounds| backend.tokenizer.encode_plain_within(&cased, adds_special, bounds));
     ids.map_err(not_encoded)
 }
 
 /// Rejects a text that cannot fit the window under any tokenization, and ids outside the model's vocabulary.
 fn could_fit(
     model: &ServedModel,
-    lane: &VectorBackend,
+    backend: &VectorBackend,
     (index, text): (usize, &EncodeText),
     param: &str,
 ) -> Result<(), Rejection> {
-    let window = lane.capabilities.context_window as usize;
+    let window = backend.capabilities.context_window as usize;
     let texts = match text {
         EncodeText::One(PromptItem::Ids(ids)) => {
-            let vocab = lane.capabilities.vocab;
+            let vocab = backend.capabilities.vocab;
             if let Some(id) = ids.iter().find(|id| **id >= vocab) {
                 let message = format!(
                     "Token id {id} is not in the vocabulary of `{}`, whose last id is {}. Ids are those of the model's own \
@@ -125,7 +126,7 @@ fn could_fit(
         EncodeText::Pair(query, document) => [&**query, &**document],
     };
     let bytes = texts.iter().map(|text| text.trim().len()).sum::<usize>();
-    match lane.tokenizer.most_bytes_per_token() {
+    match backend.tokenizer.most_bytes_per_token() {
         Some(each) if bytes > window.saturating_mul(each).saturating_mul(LOWER_CASE_SHORTENS_BY) => {
             Err(window_exceeded(model, index, &format!("more than {window}"), param))
         }
@@ -134,7 +135,7 @@ fn could_fit(
 }
 
 fn window_exceeded(model: &ServedModel, index: usize, tokens: &str, param: &str) -> Rejection {
-    let window = model.lane.context_window().unwrap_or(0);
+    let window = model.backend.context_window().unwrap_or(0);
     let message = format!(
         "Text {index} has {tokens} tokens and `{}` takes {window} in one text. Shorten it, or split it.",
         model.name
@@ -156,7 +157,7 @@ struct SharedQuery {
 }
 
 fn ids(
-    lane: &VectorBackend,
+    backend: &VectorBackend,
     prompt: Option<&str>,
     text: &EncodeText,
     (known, bounds): (&mut SharedQuery, &Bounds<'_>),
@@ -168,32 +169,32 @@ fn ids(
                 Some(prompt) => Cow::Owned(format!("{prompt}{text}")),
                 None => Cow::Borrowed(text.as_str()),
             };
-            lane.tokenizer.encode_plain_within(&cased(lane, &text), true, bounds)?
+            backend.tokenizer.encode_plain_within(&cased(backend, &text), true, bounds)?
         }
         EncodeText::Pair(query, document) => {
             if known.text.as_ref().is_none_or(|text| !Arc::ptr_eq(text, query)) {
-                known.ids = lane.tokenizer.encode_plain_within(&cased(lane, query), false, bounds)?;
+                known.ids = backend.tokenizer.encode_plain_within(&cased(backend, query), false, bounds)?;
                 known.text = Some(Arc::clone(query));
             }
-            lane.tokenizer.encode_pair_within(&known.ids, &cased(lane, document), bounds)?
+            backend.tokenizer.encode_pair_within(&known.ids, &cased(backend, document), bounds)?
         }
     };
     Ok(ids.into())
 }
 
-fn cased<'t>(lane: &VectorBackend, text: &'t str) -> Cow<'t, str> {
-    if lane.lower_case { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) }
+fn cased<'t>(backend: &VectorBackend, text: &'t str) -> Cow<'t, str> {
+    if backend.lower_case { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) }
 }
 
 /// The prompt that is put before each text.
 fn named_prompt<'l>(
     model: &ServedModel,
-    lane: &'l VectorBackend,
+    backend: &'l VectorBackend,
     name: Option<&str>,
 ) -> Result<Option<&'l str>, Rejection> {
-    let Some(name) = name else { return Ok(lane.default_prompt.as_deref()) };
-    lane.prompts.get(name).map(|prompt| Some(prompt.as_str())).ok_or_else(|| {
-        let known: Vec<&str> = lane.prompts.keys().map(String::as_str).collect();
+    let Some(name) = name else { return Ok(backend.default_prompt.as_deref()) };
+    backend.prompts.get(name).map(|prompt| Some(prompt.as_str())).ok_or_else(|| {
+        let known: Vec<&str> = backend.prompts.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         let message =
             format!("`{}` has no prompt of this name; it has {known}. Leave `prompt_name` out.", model.name);
@@ -210,8 +211,8 @@ fn param(call: &Call) -> &'static str {
 }
 
 /// The rejection of a call that an encoder cannot serve.
-pub fn encoder_rejection(model: &ServedModel, lane: &VectorBackend) -> Rejection {
-    let (makes, instead) = match lane.makes {
+pub fn encoder_rejection(model: &ServedModel, backend: &VectorBackend) -> Rejection {
+    let (makes, instead) = match backend.makes {
         EncoderOutput::Vectors { .. } => ("makes embeddings", "`POST /v1/embeddings`"),
         EncoderOutput::Scores => ("scores pairs of texts", "`POST /v1/rerank` or `POST /v1/score`"),
     };

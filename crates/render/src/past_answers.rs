@@ -23,7 +23,7 @@ pub struct ReusedHistory {
 /// to.
 pub fn reuse_past_answers(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     (cache, salt): (&Arc<GeneratedIdCache>, &CacheSalt),
     (ids, text): (Vec<u32>, Option<&str>),
@@ -33,7 +33,7 @@ pub fn reuse_past_answers(
         return ReusedHistory { ids, kept_answers: None, recorder: None };
     }
     let ReusedPrompt { ids: other, answers, tokens, end } =
-        cache.continued(salt, &lane.tokenizer, (&ids, text), now);
+        cache.continued(salt, &backend.tokenizer, (&ids, text), now);
     ReusedHistory {
         ids: other.unwrap_or(ids),
         kept_answers: (answers > 0).then_some(KeptAnswers { answers, tokens }),

@@ -67,9 +67,9 @@ pub fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Re
 }
 
 /// A token id that ends a filling, besides the model's own end.
-pub fn end_of_fill(lane: &TokenBackend, call: &Call) -> Option<u32> {
+pub fn end_of_fill(backend: &TokenBackend, call: &Call) -> Option<u32> {
     call.dialect.suffix()?;
-    lane.tokenizer.id_of(FillMarkup::of(&lane.tokenizer)?.end?)
+    backend.tokenizer.id_of(FillMarkup::of(&backend.tokenizer)?.end?)
 }
 
 /// Encodes prompt number `index` of a call.
@@ -78,17 +78,17 @@ pub fn end_of_fill(lane: &TokenBackend, call: &Call) -> Option<u32> {
 /// The prompt has no tokens or unknown ones, the model fills no gaps, or there is too little memory.
 pub fn encode_raw_prompt(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     (index, item): (usize, &PromptItem),
     room: TokenizerMemory<'_>,
 ) -> Result<Arc<[u32]>, Rejection> {
     let ids: Arc<[u32]> = match (item, call.dialect.suffix()) {
-        (PromptItem::Text(text), Some(suffix)) => fill(model, lane, call, (text, suffix), room)?,
-        (PromptItem::Text(text), None) => text_ids(lane, call.dialect.parse_special(), text, room)?,
+        (PromptItem::Text(text), Some(suffix)) => fill(model, backend, call, (text, suffix), room)?,
+        (PromptItem::Text(text), None) => text_ids(backend, call.dialect.parse_special(), text, room)?,
         (PromptItem::Ids(ids), _) => {
-            if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
-                return Err(out_of_vocabulary("prompt", *id, model, &lane.capabilities));
+            if let Some(id) = ids.iter().find(|id| **id >= backend.capabilities.vocab) {
+                return Err(out_of_vocabulary("prompt", *id, model, &backend.capabilities));
             }
             ids.as_slice().into()
         }
@@ -101,12 +101,12 @@ pub fn encode_raw_prompt(
 }
 
 fn text_ids(
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     parse_special: bool,
     text: &str,
     room: TokenizerMemory<'_>,
 ) -> Result<Arc<[u32]>, Rejection> {
-    let tokenizer = &lane.tokenizer;
+    let tokenizer = &backend.tokenizer;
     let prefix = tokenizer.prefix();
     let ids = room.encode(usize::MAX, |bounds| match parse_special {
         true => tokenizer.encode_within(text, true, bounds),
@@ -125,12 +125,12 @@ fn text_ids(
 /// yields no control tokens unless the call may spell them out.
 fn fill(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     (before, after): (&str, &str),
     room: TokenizerMemory<'_>,
 ) -> Result<Arc<[u32]>, Rejection> {
-    let tokenizer = &lane.tokenizer;
+    let tokenizer = &backend.tokenizer;
     let Some(fill) = FillMarkup::of(tokenizer) else {
         let message = format!(
             "`suffix`: `{}` has none of the tokens by which models are taught to fill a gap. Leave it out, or use a model for code.",

@@ -17,7 +17,7 @@ use headrace_tokenizer::Segment;
 /// The model cannot enforce the budget. Names the parameter.
 pub fn reasoning_budget(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     (text, has_form): (&str, bool),
 ) -> Result<Option<Arc<ReasoningBudget>>, Rejection> {
@@ -25,10 +25,10 @@ pub fn reasoning_budget(
     let (wish, policy) = (&call.reasoning, &model.policy.thinking);
     let by_effort = || policy.budget(wish.effort.as_deref()?);
     let Some(most_tokens) = wish.budget_tokens.or_else(by_effort) else { return Ok(None) };
-    match made(lane, policy, most_tokens, (text, has_form)) {
+    match made(backend, policy, most_tokens, (text, has_form)) {
         Ok(cap) => Ok(Some(Arc::new(cap))),
         // Without an explicit budget, the template may interpret the effort itself.
-        Err(_) if wish.budget_tokens.is_none() && is_heard(lane, call) => Ok(None),
+        Err(_) if wish.budget_tokens.is_none() && is_heard(backend, call) => Ok(None),
         Err(what) => {
             let param = param(call);
             let message = format!("`{param}`: the model `{}` {what}. Leave it out.", model.name);
@@ -38,8 +38,8 @@ pub fn reasoning_budget(
 }
 
 /// Whether the effort needs no budget: the template has a switch for it, or the call does not enable reasoning.
-fn is_heard(lane: &TokenBackend, call: &Call) -> bool {
-    let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
+fn is_heard(backend: &TokenBackend, call: &Call) -> bool {
+    let switches = backend.template.as_ref().map(|template| template.switches()).unwrap_or_default();
     switches.effort || call.reasoning.enabled != Some(true)
 }
 
@@ -56,26 +56,27 @@ fn param(call: &Call) -> &'static str {
 /// Builds a budget of `most_tokens` tokens, which includes the configured last words if they fit. The reported
 /// reasoning, without its marks, never exceeds it.
 fn made(
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     policy: &ThinkingPolicy,
     most_tokens: u32,
     (text, has_form): (&str, bool),
 ) -> Result<ReasoningBudget, &'static str> {
-    if !lane.replies.thinks() {
+    if !backend.replies.thinks() {
         return Err("does not think before it answers");
     }
-    if !lane.capabilities.thought_caps {
+    if !backend.capabilities.thought_caps {
         return Err("is computed by a server that cannot end a thought");
     }
     const NO_MARK: &str = "has no token that ends a thought, so none can be limited to a number of tokens";
-    let ThoughtBounds { open, close, onward } = lane.replies.bounds().ok_or(NO_MARK)?;
+    let ThoughtBounds { open, close, onward } = backend.replies.bounds().ok_or(NO_MARK)?;
     if has_form && !onward.is_empty() {
         return Err("cannot have both a form and a number of tokens for its thought");
     }
-    let ids = |segments: &[Segment<'_>]| lane.tokenizer.encode_segments(segments, false).map_err(|_| NO_MARK);
-    let close_id = lane.tokenizer.id_of(close).ok_or(NO_MARK)?;
+    let ids =
+        |segments: &[Segment<'_>]| backend.tokenizer.encode_segments(segments, false).map_err(|_| NO_MARK);
+    let close_id = backend.tokenizer.id_of(close).ok_or(NO_MARK)?;
     let open_ids = ids(&[Segment::Trusted(open)])?;
-    let is_mark = |id: u32| lane.tokenizer.is_control(id) || lane.tokenizer.is_markup(id);
+    let is_mark = |id: u32| backend.tokenizer.is_control(id) || backend.tokenizer.is_markup(id);
     if !is_mark(close_id) || !open_ids.first().is_some_and(|id| is_mark(*id)) {
         return Err(NO_MARK);
     }
@@ -88,8 +89,8 @@ fn made(
         Some(left) if left > 0 => (left, full),
         _ => (most_tokens, bare),
     };
-    let is_open = lane.replies.thought.is_some_and(|marks| marks.is_open_at_end(text));
+    let is_open = backend.replies.thought.is_some_and(|marks| marks.is_open_at_end(text));
     let cap = ReasoningBudget { most_tokens, open: open_ids, close: close_id, ending, is_open };
-    cap.check(lane.capabilities.vocab).map_err(|_| NO_MARK)?;
+    cap.check(backend.capabilities.vocab).map_err(|_| NO_MARK)?;
     Ok(cap)
 }

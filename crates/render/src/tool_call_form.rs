@@ -35,7 +35,7 @@ pub(crate) struct CallForm {
 /// engine with grammars, and a model that writes a mark before each call.
 pub(crate) fn tool_call_form(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
 ) -> Result<Option<CallForm>, Rejection> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
@@ -44,31 +44,31 @@ pub(crate) fn tool_call_form(
     }
     // The grammar of an engine can also name markup tokens by id, which never occur in message text. Grammars for other
     // servers treat only control tokens as special, which have no text at all.
-    let (own, named) = (lane.capabilities.grammars, Cell::new(false));
+    let (own, named) = (backend.capabilities.grammars, Cell::new(false));
     let asked = wanted(conversation, call.form.is_some());
     let is_optional = asked.is_none();
     let param = asked.unwrap_or("tools");
-    if is_optional && !(own && lane.replies.family.marks_json_calls()) {
+    if is_optional && !(own && backend.replies.family.marks_json_calls()) {
         return schemas_of(conversation).map(|()| None);
     }
     let beside = call.form.as_deref().filter(|_| !is_required(conversation));
-    let conversation = prepared(conversation, call.endpoint, lane, beside.is_some())?;
+    let conversation = prepared(conversation, call.endpoint, backend, beside.is_some())?;
     let special = |mark: &str| {
-        let id = lane.tokenizer.id_of(mark)?;
-        let special = lane.tokenizer.is_control(id) || own && lane.tokenizer.is_markup(id);
+        let id = backend.tokenizer.id_of(mark)?;
+        let special = backend.tokenizer.is_control(id) || own && backend.tokenizer.is_markup(id);
         named.set(named.get() || special);
         special.then_some(id)
     };
     // If calls are optional, GBNF cannot express the text before them, so tags are preferred.
-    let forms = lane.capabilities.forms;
+    let forms = backend.capabilities.forms;
     if !own
         && !forms.has(FormKinds::LARK)
         && forms.has(FormKinds::TAGS)
-        && let Some(tags) = lane.replies.family.calls_as_tags(&conversation, &special)
+        && let Some(tags) = backend.replies.family.calls_as_tags(&conversation, &special)
     {
         return Ok(Some(CallForm { form: ResponseFormat::Tags(tags), param, is_optional }));
     }
-    let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
+    let Some(calls) = backend.replies.family.calls_as_grammar(&conversation, &special) else {
         let message = format!(
             "`{param}`: how `{}` writes calls of tools is not known, so its answers cannot be constrained to them. Leave it out.",
             model.name
@@ -142,10 +142,10 @@ fn is_required(conversation: &Conversation) -> bool {
 fn prepared(
     conversation: &Conversation,
     endpoint: Endpoint,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     alone: bool,
 ) -> Result<Conversation, Rejection> {
-    let family = lane.replies.family;
+    let family = backend.replies.family;
     let mut prepared = conversation.clone();
     prepared.messages.clear();
     for (at, tool) in prepared.tools.iter_mut().enumerate() {
@@ -156,7 +156,7 @@ fn prepared(
         tool.strict |= custom.is_some();
         let is_strict = tool.strict;
         // An engine with grammars constrains every call to its schema.
-        tool.strict |= lane.capabilities.grammars;
+        tool.strict |= backend.capabilities.grammars;
         let own = custom.as_ref().map(|custom| Cow::Borrowed(&custom.schema));
         let Some(schema) = own.or(tool.parameters.as_ref().map(Cow::Borrowed)) else { continue };
         let is_openai = endpoint != Endpoint::Messages && tool.custom.is_none();

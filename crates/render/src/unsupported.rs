@@ -9,10 +9,10 @@ use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
 ///
 /// # Errors
 /// There is such a parameter. Names it.
-pub fn check_supported(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Result<(), Rejection> {
+pub fn check_supported(model: &ServedModel, backend: &TokenBackend, call: &Call) -> Result<(), Rejection> {
     let wishes = match &call.prompt {
         Prompt::Conversation(conversation) => {
-            reasoning(model, lane, call).or_else(|| verbosity(lane, call.endpoint, conversation))
+            reasoning(model, backend, call).or_else(|| verbosity(backend, call.endpoint, conversation))
         }
         _ => None,
     };
@@ -27,11 +27,11 @@ pub fn check_supported(model: &ServedModel, lane: &TokenBackend, call: &Call) ->
 
 /// A request for verbosity, if the template has no switch for it.
 fn verbosity(
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     endpoint: Endpoint,
     conversation: &Conversation,
 ) -> Option<(&'static str, &'static str)> {
-    let has_switch = lane.template.as_ref().is_some_and(|template| template.switches().verbosity);
+    let has_switch = backend.template.as_ref().is_some_and(|template| template.switches().verbosity);
     let param = if endpoint == Endpoint::Responses { "text.verbosity" } else { "verbosity" };
     let what =
         "has a template without a switch for that; ask for a shorter or longer answer in the instructions";
@@ -40,12 +40,16 @@ fn verbosity(
 }
 
 /// A request about reasoning that the model cannot fulfil. A model without reasoning fulfils a request not to reason.
-fn reasoning(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Option<(&'static str, &'static str)> {
+fn reasoning(
+    model: &ServedModel,
+    backend: &TokenBackend,
+    call: &Call,
+) -> Option<(&'static str, &'static str)> {
     let wish = &call.reasoning;
-    let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
+    let switches = backend.template.as_ref().map(|template| template.switches()).unwrap_or_default();
     // If the configuration knows the effort, it gives its token budget.
     let has_budget = wish.effort.as_deref().and_then(|effort| model.policy.thinking.budget(effort)).is_some();
-    match (wish.enabled, lane.replies.thinks()) {
+    match (wish.enabled, backend.replies.thinks()) {
         (Some(true), false) => Some(("reasoning_effort", "does not think before it answers")),
         (Some(false), true) if !switches.thinking => {
             Some(("reasoning_effort", "thinks before each answer, and its template has no switch for that"))

@@ -234,8 +234,8 @@ impl StoredResources {
     ) -> Result<Answer, Rejection> {
         let memory = self.memory().reserve(key, FOLLOWER_MEMORY);
         let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Deliver))?;
-        let beat = self.parts().keeper.join_stream(key.clone());
-        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory, beat));
+        let kept_call = self.parts().keeper.join_stream(key.clone());
+        let body = AnswerBody::Stream(running.follow(from, self.config().keep_alive, memory, kept_call));
         Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
     }
 

@@ -196,7 +196,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
                     if stop == BatchStopReason::Expired {
                         self.end_rest(LineEnd::Expired).await?;
                     }
-                    self.goes_on(BatchStatus::InProgress, BatchStatus::Finalizing, |times, now| {
+                    self.change_status(BatchStatus::InProgress, BatchStatus::Finalizing, |times, now| {
                         times.finalizing = Some(now);
                     })
                     .await
@@ -225,7 +225,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
 
     /// Moves the batch from status `from` to status `to`, unless its status changed in between, for example by a
     /// cancellation.
-    async fn goes_on(
+    async fn change_status(
         self,
         from: BatchStatus,
         to: BatchStatus,
@@ -284,7 +284,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
         match found {
             ReadOutcome::Stopped => self.look_again().await,
             ReadOutcome::Whole => {
-                self.goes_on(BatchStatus::Validating, BatchStatus::InProgress, |times, now| {
+                self.change_status(BatchStatus::Validating, BatchStatus::InProgress, |times, now| {
                     times.in_progress = Some(now);
                 })
                 .await
@@ -393,8 +393,8 @@ impl<R: CallRunner> BatchJob<'_, R> {
             expires: now.after(self.resources.config().hold_lifetime),
             idempotency: Some(of.claim()),
         };
-        let mut told = parts.ledger.decide(vec![asked], now).await;
-        match told.verdicts.pop().map(CommandResult::into_result) {
+        let mut decided = parts.ledger.decide(vec![asked], now).await;
+        match decided.verdicts.pop().map(CommandResult::into_result) {
             Some(Err(LedgerRefusal::IdempotencyReplay { hold, .. })) => Ok(Some(hold)),
             Some(Err(refusal)) => Err(refusal.into()),
             _ => {

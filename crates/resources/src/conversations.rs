@@ -30,9 +30,9 @@ impl StoredResources {
             metadata: body.metadata.unwrap_or_else(|| "{}".to_owned()),
         };
         let items = body.items.map(|items| input_items(&items, &conversation.id)).unwrap_or_default();
-        let told = shown(&conversation);
+        let json = shown(&conversation);
         self.objects().ask(move |store| store.create_conversation(&conversation, &items)).await?;
-        Ok(told)
+        Ok(json)
     }
 
     pub(crate) async fn show_conversation(&self, principal: &Principal, id: &str) -> ObjectAnswer {
@@ -104,8 +104,8 @@ impl StoredResources {
         let added = self.conversation_of(principal, id, move |store, project, id, now| {
             Ok(store.add_items(project, id, &items, now)?.then_some(items))
         });
-        let told = ItemPage { items: added.await?, has_more: false };
-        Ok(keep_memory(memory, Answer::json(200, told.json())))
+        let page = ItemPage { items: added.await?, has_more: false };
+        Ok(keep_memory(memory, Answer::json(200, page.json())))
     }
 
     pub(crate) async fn show_item(&self, principal: &Principal, id: &str, item: &str) -> ObjectAnswer {

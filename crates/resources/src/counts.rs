@@ -43,8 +43,8 @@ impl StoredResources {
         };
         match runner.count(entered, body).await {
             Ok(tokens) => {
-                let told = json!({"object": "response.input_tokens", "input_tokens": tokens});
-                Ok(Answer::json(200, told.to_string()))
+                let json = json!({"object": "response.input_tokens", "input_tokens": tokens});
+                Ok(Answer::json(200, json.to_string()))
             }
             Err(refusal) => Ok(refusal),
         }
@@ -71,8 +71,8 @@ impl StoredResources {
         }
         let Answer { headers, body, .. } = answer;
         let whole = gathered(body).await.ok_or_else(broken)?;
-        let told = compaction(&whole).ok_or_else(broken)?;
-        Ok(Answer::json(200, told)
+        let json = compaction(&whole).ok_or_else(broken)?;
+        Ok(Answer::json(200, json)
             .with_headers(headers.into_iter().filter(|(name, _)| *name != "x-request-id")))
     }
 

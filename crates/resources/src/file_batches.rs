@@ -178,7 +178,7 @@ fn to_json(batch: &BatchRecord) -> Value {
     let faults: Vec<Value> = state.faults.iter().map(fault).collect();
     let errors = (!faults.is_empty()).then(|| json!({"object": "list", "data": faults}));
     let metadata = state.metadata.as_deref().and_then(|labels| serde_json::from_str::<Value>(labels).ok());
-    let mut told = json!({
+    let mut body = json!({
         "id": id,
         "object": "batch",
         "endpoint": batch_path(state.endpoint),
@@ -193,10 +193,10 @@ fn to_json(batch: &BatchRecord) -> Value {
         "request_counts": {"total": counts.total, "completed": counts.completed, "failed": counts.failed},
         "metadata": metadata,
     });
-    if let Some(fields) = told.as_object_mut() {
+    if let Some(fields) = body.as_object_mut() {
         times(fields, &state.times);
     }
-    told
+    body
 }
 
 fn times(fields: &mut Map<String, Value>, times: &BatchTimes) {

@@ -46,7 +46,7 @@ impl StoredResources {
             }
         };
         if let Some(turns) = turns {
-            turns.goes_on_from(Arc::clone(&lists), self.memory(), &principal.key);
+            turns.continue_from(Arc::clone(&lists), self.memory(), &principal.key);
         }
         let limits = self.config().wire.clone();
         let reading = tokio::task::spawn_blocking(move || {

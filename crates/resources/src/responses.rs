@@ -82,8 +82,8 @@ impl StoredResources {
             running.ended(CANCEL_WITHIN).await;
         }
         let (found, memory) = self.stored_response(principal, id).await?;
-        let told = serde_json::from_str::<InBackground>(&found.body).unwrap_or_default();
-        if told.background != Some(true) {
+        let parsed = serde_json::from_str::<InBackground>(&found.body).unwrap_or_default();
+        if parsed.background != Some(true) {
             let message = "Only a response in the background can be cancelled by its id; close the connection of this one.";
             return Err(Rejection::new(Code::ResponseNotInBackground, message));
         }

@@ -129,14 +129,14 @@ impl RunningResponse {
         }
     }
 
-    /// A stream of the events from number `from` on. A follower that stops reading delays no other. `beat` belongs to
+    /// A stream of the events from number `from` on. A follower that stops reading delays no other. `kept_call` belongs to
     /// the follower: the stream ends when the follower's key is no longer valid.
     pub(crate) fn follow(
         self: &Arc<Self>,
         from: usize,
         keep_alive: Duration,
         memory: MemoryReservation,
-        mut beat: KeptCallHandle,
+        mut kept_call: KeptCallHandle,
     ) -> Delivery {
         let (sender, delivery) = delivery::channel(FOLLOWER_BYTES, Arc::new(memory));
         let running = Arc::clone(self);
@@ -147,7 +147,7 @@ impl RunningResponse {
                 if sender.abort_reason().is_some() {
                     return;
                 }
-                if let Some(refusal) = beat.key_refusal() {
+                if let Some(refusal) = kept_call.key_refusal() {
                     // The follower may no longer get what waits for it.
                     if sender.cut().within {
                         return sender.break_off();
@@ -158,7 +158,7 @@ impl RunningResponse {
                 if sender.is_full() {
                     tokio::select! {
                         () = sender.reader_moved() => {}
-                        () = beat.next() => {}
+                        () = kept_call.next() => {}
                     }
                     continue;
                 }
@@ -178,7 +178,7 @@ impl RunningResponse {
                     NextEvent::Wait => tokio::select! {
                         _ = progress.changed() => {}
                         () = sender.reader_moved() => {}
-                        () = beat.next() => {}
+                        () = kept_call.next() => {}
                         () = tokio::time::sleep_until(quiet_until) => {
                             sender.push(&mut BytesMut::from(": keep-alive\n\n"), 0);
                             quiet_until = Instant::now() + keep_alive;

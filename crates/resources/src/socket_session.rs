@@ -57,14 +57,14 @@ impl SocketSession {
         newest.map(|newest| Arc::clone(&newest.lists))
     }
 
-    /// Begins a turn. It has no history until [`Self::goes_on_from`] is called.
+    /// Begins a turn. It has no history until [`Self::continue_from`] is called.
     pub fn begun(&self) {
         self.0.lock().before = SessionPrefix::Nothing;
     }
 
     /// Records the items that the running turn continues from. If it fails, no other turn may continue from them.
     /// What the client did in between, such as running tools, would be lost.
-    pub(crate) fn goes_on_from(&self, lists: Arc<Vec<String>>, memory: &CallMemory, key: &KeyId) {
+    pub(crate) fn continue_from(&self, lists: Arc<Vec<String>>, memory: &CallMemory, key: &KeyId) {
         let mut kept = self.0.lock();
         kept.before = SessionPrefix::NotKept;
         let reserved = match kept.newest.take() {
@@ -85,12 +85,12 @@ impl SocketSession {
     pub fn refused(&self, turn: &[u8]) {
         /// The one field that is needed. Other fields, and their errors, are not read into memory.
         #[derive(Deserialize)]
-        struct GoesOn {
+        struct PreviousResponse {
             previous_response_id: Option<String>,
         }
         // `serde` would also accept a list here.
         let turn = Some(turn).filter(|turn| turn.trim_ascii_start().starts_with(b"{"));
-        let turn = turn.and_then(|turn| serde_json::from_slice::<GoesOn>(turn).ok());
+        let turn = turn.and_then(|turn| serde_json::from_slice::<PreviousResponse>(turn).ok());
         let previous = turn.and_then(|turn| turn.previous_response_id);
         let mut kept = self.0.lock();
         if kept.newest.as_ref().is_some_and(|newest| Some(&newest.id) == previous.as_ref()) {
@@ -143,13 +143,13 @@ mod tests {
         let first = turns.find(&project, "a").unwrap();
         assert_eq!((first.len(), memory.taken()), (2, 30));
         assert!(turns.find(&other, "a").is_none() && turns.find(&project, "b").is_none());
-        turns.goes_on_from(first, &memory, &key);
+        turns.continue_from(first, &memory, &key);
         end("b", 60);
         assert!(turns.find(&project, "a").is_none(), "a newer one took its place");
         let second = turns.find(&project, "b").unwrap();
         assert_eq!((second.len(), memory.taken()), (4, 90));
         // A response that another turn continues, or tried to, is no longer there, however that turn ends.
-        turns.goes_on_from(second, &memory, &key);
+        turns.continue_from(second, &memory, &key);
         assert!(turns.find(&project, "b").is_none());
         turns.begun();
         end("b", 60);
@@ -162,12 +162,12 @@ mod tests {
         turns.begun();
         end("b", 60);
         // The items that a turn continues from keep their memory until the next turn begins, even if this one fails.
-        turns.goes_on_from(Arc::new(vec!["x".repeat(40)]), &memory, &key);
+        turns.continue_from(Arc::new(vec!["x".repeat(40)]), &memory, &key);
         assert_eq!(memory.taken(), 100);
         turns.begun();
         assert_eq!(memory.taken(), 60);
         // If there is no memory, the following turn finds nothing here.
-        turns.goes_on_from(Arc::new(vec!["x".repeat(41)]), &memory, &key);
+        turns.continue_from(Arc::new(vec!["x".repeat(41)]), &memory, &key);
         assert_eq!(memory.taken(), 60);
         end("b", 10);
         assert!(turns.find(&project, "b").is_none() && memory.taken() == 0);

@@ -15,7 +15,7 @@ use crate::running_batches::RunningBatches;
 use crate::running_response::RunningResponse;
 
 /// Store operations that run concurrently. Memory for what they read is reserved before they start.
-const SEATS: usize = 32;
+const SLOTS: usize = 32;
 /// Responses on their way to the store at once. A response stays counted after its caller stops waiting, even if a
 /// disk hangs.
 const PUTS: usize = 256;
@@ -28,7 +28,7 @@ pub(crate) struct StoredObjects {
     store: Arc<dyn ObjectStore>,
     /// Stores files and batches. `None` if they are not supported.
     files: Option<Arc<dyn BatchStore>>,
-    seats: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     puts: Arc<Semaphore>,
     /// Background responses by id.
     pub(crate) running: Mutex<HashMap<String, Arc<RunningResponse>>>,
@@ -45,7 +45,7 @@ impl StoredObjects {
         Self {
             store,
             files,
-            seats: Arc::new(Semaphore::new(SEATS)),
+            slots: Arc::new(Semaphore::new(SLOTS)),
             puts: Arc::new(Semaphore::new(PUTS)),
             running: Mutex::default(),
             batches: RunningBatches::default(),
@@ -80,14 +80,14 @@ impl StoredObjects {
         // The semaphore is never closed. The permit is free again once the store has reported the result, whether or
         // not a caller still waits for it.
         let place = Arc::clone(&self.puts).acquire_owned().await;
-        let (tell, told) = oneshot::channel();
-        let told_to = Box::new(move |done| {
+        let (sender, stored) = oneshot::channel();
+        let on_stored = Box::new(move |done| {
             drop(place);
             // The caller may be gone by then.
-            let _ = tell.send(done);
+            let _ = sender.send(done);
         });
-        self.store.put_response_then(response, items, told_to);
-        told.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| object_rejection(&error)))
+        self.store.put_response_then(response, items, on_stored);
+        stored.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| object_rejection(&error)))
     }
 
     /// Runs an operation on the file store, off the event loop.
@@ -114,9 +114,9 @@ impl StoredObjects {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Rejection> {
         // The semaphore is never closed. The work keeps its permit to the end, even if its caller stops waiting.
-        let seat = Arc::clone(&self.seats).acquire_owned().await;
+        let slot = Arc::clone(&self.slots).acquire_owned().await;
         let work = move || {
-            let _seat = seat;
+            let _slot = slot;
             work()
         };
         tokio::task::spawn_blocking(work).await.map_err(|_| stopped())

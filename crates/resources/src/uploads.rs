@@ -42,9 +42,9 @@ impl StoredResources {
             kept_seconds: said.kept_seconds,
             file: None,
         };
-        let told = shown(&upload, None, created);
+        let json = shown(&upload, None, created);
         self.objects().ask_files(move |store| store.create_upload(&upload)).await?;
-        Ok(told)
+        Ok(json)
     }
 
     /// `POST /v1/uploads/ID/parts`
@@ -79,13 +79,13 @@ impl StoredResources {
         let Some(FileDraft::Part { part, .. }) = writing.finish(|_| {}).await? else {
             return Err(not_pending());
         };
-        let told = json!({
+        let json = json!({
             "id": part.id,
             "object": "upload.part",
             "created_at": part.created.seconds(),
             "upload_id": part.upload,
         });
-        Ok(Answer::json(200, told.to_string()))
+        Ok(Answer::json(200, json.to_string()))
     }
 
     /// `POST /v1/uploads/ID/complete`
@@ -173,7 +173,7 @@ fn shown(upload: &UploadRecord, file: Option<&FileRecord>, now: UnixNanos) -> An
         UploadStatus::Completed => "completed",
         UploadStatus::Cancelled => "cancelled",
     };
-    let told = json!({
+    let body = json!({
         "id": upload.id,
         "object": "upload",
         "bytes": upload.bytes,
@@ -184,7 +184,7 @@ fn shown(upload: &UploadRecord, file: Option<&FileRecord>, now: UnixNanos) -> An
         "expires_at": upload.expires.seconds(),
         "file": file.map_or(Value::Null, files::shown),
     });
-    Answer::json(200, told.to_string())
+    Answer::json(200, body.to_string())
 }
 
 fn not_found() -> Rejection {

@@ -58,22 +58,22 @@ impl ServerAdmin for AdminData {
         let Some(gateway) = self.gateway.upgrade() else { return Vec::new() };
         let catalog = gateway.catalog();
         let leads = |route: &ModelRoute, name: &str| route.models().all(|model| model.as_str() == name);
-        let told = catalog.models().map(|model| ServedModel {
+        let views = catalog.models().map(|model| ServedModel {
             name: model.name.to_string(),
-            lane: match &model.lane {
+            lane: match &model.backend {
                 Backend::Tokens(_) => "tokens",
                 Backend::Vectors(_) => "texts",
                 Backend::Messages(_) => "messages",
             },
-            context_window: model.lane.context_window(),
-            default_max_tokens: match &model.lane {
+            context_window: model.backend.context_window(),
+            default_max_tokens: match &model.backend {
                 Backend::Vectors(_) => None,
                 Backend::Tokens(_) | Backend::Messages(_) => {
                     Some(model.default_max_tokens.unwrap_or_else(|| gateway.default_max_tokens()))
                 }
             },
-            input: input(&model.lane),
-            endpoints: model.lane.endpoints().to_vec(),
+            input: input(&model.backend),
+            endpoints: model.backend.endpoints().to_vec(),
             aliases: catalog
                 .routes()
                 .filter(|(_, route)| leads(route, model.name.as_str()))
@@ -81,7 +81,7 @@ impl ServerAdmin for AdminData {
                 .collect(),
             not_ready: gateway.not_ready(Some(model.name.as_str())),
         });
-        told.collect()
+        views.collect()
     }
 
     fn inspect(&self, model: &str) -> Result<Value, AdminError> {
@@ -192,8 +192,8 @@ impl ServerAdmin for AdminData {
 }
 
 /// The kinds of input that a model takes. `None` if only its upstream knows.
-fn input(lane: &Backend) -> Option<Vec<&'static str>> {
-    let kinds = match lane {
+fn input(backend: &Backend) -> Option<Vec<&'static str>> {
+    let kinds = match backend {
         Backend::Tokens(_) | Backend::Vectors(_) => InputKinds::default(),
         Backend::Messages(messages) => messages.inputs?,
     };

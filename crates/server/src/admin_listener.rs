@@ -67,7 +67,8 @@ impl AdminListener {
                 bound.map_err(|error| (wanted, error))
             }
         };
-        let listener = bound.map_err(|(at, error)| crate::doors::cannot(at, "--admin-listen", &error))?;
+        let listener =
+            bound.map_err(|(at, error)| crate::listen_addresses::cannot(at, "--admin-listen", &error))?;
         let listener = listener.with_most_connections(settings.most_connections);
         let at = listener.local_addr();
         if settings.listen == AdminListen::Usual && chosen && at != USUAL {
@@ -88,7 +89,7 @@ impl AdminListener {
                 "warning: operators are listened to on {at} without TLS: keys and sessions can be read on the way. Set `admin.tls`, or put a proxy with TLS in front and name it in `admin.url`"
             ));
         }
-        let url = settings.url.clone().unwrap_or_else(|| crate::doors::url(at, secure.is_some()));
+        let url = settings.url.clone().unwrap_or_else(|| crate::listen_addresses::url(at, secure.is_some()));
         let (file, stored) = SessionFile::open(dir);
         let stored = stored.unwrap_or_else(|why| {
             output::note(&format!(
@@ -107,10 +108,10 @@ impl AdminListener {
     }
 
     /// Returns a function that creates sign-in links to this listener.
-    pub(crate) fn links(door: Option<&Self>) -> LinkSource {
-        let door = door.map(|door| (Arc::clone(&door.sessions), door.url.clone()));
+    pub(crate) fn links(console: Option<&Self>) -> LinkSource {
+        let console = console.map(|console| (Arc::clone(&console.sessions), console.url.clone()));
         Box::new(move |id, now| {
-            let (sessions, url) = door.as_ref()?;
+            let (sessions, url) = console.as_ref()?;
             let (token, expires) = sessions.link(id, now).ok()?;
             Some((SecretText::new(format!("{url}/#sign-in={}", token.expose())), expires))
         })
@@ -154,13 +155,13 @@ impl AdminListener {
         let port = listener.local_addr().port();
         let pages = ConsolePages { asset: page, missing, policy: console::CONTENT_SECURITY_POLICY };
         let AdminSeams { inside, prompts, calls, playground } = seen;
-        let (house, prompts, calls, playground) =
+        let (server, prompts, calls, playground) =
             (Arc::new(inside), Arc::new(prompts), Arc::new(calls), Arc::new(playground));
         let parts = AdminParts {
             service,
             sessions,
             directory,
-            house,
+            server,
             prompts,
             calls,
             playground,

@@ -41,8 +41,8 @@ pub(crate) struct ModelOffer {
 
 impl ModelOffer {
     pub(crate) fn of(model: &ServedModel) -> Self {
-        let (name, lane) = (model.name.to_string(), &model.lane);
-        Self { name, context: lane.context_window(), endpoints: lane.endpoints() }
+        let (name, backend) = (model.name.to_string(), &model.backend);
+        Self { name, context: backend.context_window(), endpoints: backend.endpoints() }
     }
 
     /// Its name. A model that does not answer prompts is followed by its endpoints.

@@ -38,7 +38,7 @@ fn stored(blocks: &StoredBlocks) -> StoredRun<'_> {
     let whose = match label {
         StoredLabel::Ours(label) => BlockOwner::Labelled(*label),
         StoredLabel::Others => BlockOwner::Others,
-        StoredLabel::Untold => BlockOwner::Untold,
+        StoredLabel::Unreported => BlockOwner::Unreported,
     };
     StoredRun { parent: *parent, blocks, tokens, block_tokens: *block_tokens, whose }
 }

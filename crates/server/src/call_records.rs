@@ -24,7 +24,7 @@ const MOST_BESIDE: usize = 100;
 
 /// Answers operators' questions about calls.
 pub(crate) struct KnownCalls {
-    insight: LiveStats,
+    live_stats: LiveStats,
     recorder: Arc<TraceRecorder>,
     /// Has a single connection, so simultaneous readers wait for each other.
     reader: Arc<dyn TraceReader>,
@@ -39,14 +39,14 @@ impl KnownCalls {
     /// Returns an error if the traces cannot be read.
     pub(crate) fn new(
         stored: &StorageReader,
-        insight: &LiveStats,
+        live_stats: &LiveStats,
         recorder: &Arc<TraceRecorder>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
     ) -> Result<Self, String> {
         let reader = stored.traces_when_read();
-        let (insight, recorder, clock) = (insight.clone(), Arc::clone(recorder), Arc::clone(clock));
-        Ok(Self { insight, recorder, reader, clock, names })
+        let (live_stats, recorder, clock) = (live_stats.clone(), Arc::clone(recorder), Arc::clone(clock));
+        Ok(Self { live_stats, recorder, reader, clock, names })
     }
 
     /// Finds the record of a call: in memory right after its answer, later in the store.
@@ -128,14 +128,14 @@ impl CallRecords for KnownCalls {
 
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
         let query = self.query(named, UsageQuery::set)?;
-        let mut report = self.insight.usage.usage(&query).map_err(failed)?.json();
+        let mut report = self.live_stats.usage.usage(&query).map_err(failed)?.json();
         self.names.add_to_rows(&mut report, "rows");
         Ok(report)
     }
 
     fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError> {
         let month = month.parse().map_err(|why: String| invalid(&format!("`month` {why}")))?;
-        let statement = self.insight.usage.statement(project, month).map_err(failed)?;
+        let statement = self.live_stats.usage.statement(project, month).map_err(failed)?;
         let statement = statement.ok_or_else(|| AdminError {
             code: AdminCode::UnknownProject,
             message: format!("the ledger knows no project `{project}`"),
@@ -150,15 +150,15 @@ impl CallRecords for KnownCalls {
     }
 
     fn now(&self) -> Value {
-        self.insight.now().json()
+        self.live_stats.now().json()
     }
 
     fn history(&self) -> Value {
-        self.insight.history.json()
+        self.live_stats.history.json()
     }
 
     fn ended(&self) -> Ended {
-        let from = (self.insight.live.subscribe(), self.names.clone());
+        let from = (self.live_stats.live.subscribe(), self.names.clone());
         Box::pin(futures_util::stream::unfold(from, |(mut rows, names)| async move {
             loop {
                 match rows.recv().await {

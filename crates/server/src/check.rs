@@ -24,7 +24,7 @@ use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
 use crate::models::ServingPlan;
 use crate::running_model::InMemory;
-use crate::tokenizer_assets::{self, Wordbooks};
+use crate::tokenizer_assets::{self, AssetsByModel};
 use crate::upstreams::UpstreamRegistry;
 
 /// A configuration without known faults.
@@ -34,7 +34,7 @@ pub struct CheckedConfig {
     /// The models that will run.
     pub plan: ServingPlan,
     /// The tokenizer assets of models whose targets get token ids.
-    pub books: Wordbooks,
+    pub assets_by_model: AssetsByModel,
     /// The filter of the log.
     pub(crate) log: EnvFilter,
 }
@@ -56,7 +56,7 @@ pub fn check(
     listeners(&config, &mut faults);
     names(&config, &mut faults);
     files(&config, first_key, &mut faults);
-    let (mut plan, mut books) = (None, Wordbooks::new());
+    let (mut plan, mut assets_by_model) = (None, AssetsByModel::new());
     // Reads certificate and key files as a start does. Sends no request.
     if !faults.within("upstreams")
         && let Err(found) = UpstreamRegistry::new(Arc::new(SystemClock::new()), None).sites_of(&config)
@@ -74,13 +74,13 @@ pub fn check(
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }
         match tokenizer_assets::read(&config) {
-            Ok(found) => books = found,
+            Ok(found) => assets_by_model = found,
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }
     }
     match (log, plan) {
         (Some(log), Some(plan)) if faults.settings.problems.is_empty() => {
-            Ok(CheckedConfig { config, plan, books, log })
+            Ok(CheckedConfig { config, plan, assets_by_model, log })
         }
         _ => Err(ConfigError(faults.settings.problems)),
     }

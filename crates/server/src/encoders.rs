@@ -115,8 +115,8 @@ impl PlannedEncoder {
             batch_tokens: BATCH_TOKENS,
         };
         let mut progress = ProgressLine::new(&format!("loading {}", named.name));
-        let told = &mut |done, total| progress.bytes(done, total);
-        let encoder = Encoder::load_over(workers, checkpoint, options, told);
+        let on_progress = &mut |done, total| progress.bytes(done, total);
+        let encoder = Encoder::load_over(workers, checkpoint, options, on_progress);
         let encoder = encoder.map_err(|error| error.to_string())?;
         progress.end();
         let mut engine = EmbedderConfig::new(named.name.as_str(), self.mode.name(), Arc::clone(clock));
@@ -127,7 +127,7 @@ impl PlannedEncoder {
         let modules = checkpoint.modules();
         let served = ServedModel {
             name: named.name.clone(),
-            lane: Backend::Vectors(VectorBackend {
+            backend: Backend::Vectors(VectorBackend {
                 tokenizer: Arc::clone(&self.tokenizer),
                 capabilities: engine.capabilities().clone(),
                 makes: makes(checkpoint),

@@ -29,9 +29,9 @@ pub(crate) struct LocalEngines {
     workers: Arc<Workers>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    desk: Mutex<EngineTable>,
-    /// Number of ending models. Readable without locking `desk`, because its reader may hold a lock that the owner of
-    /// `desk` waits for.
+    table: Mutex<EngineTable>,
+    /// Number of ending models. Readable without locking `table`, because its reader may hold a lock that the owner of
+    /// `table` waits for.
     ending: AtomicUsize,
 }
 
@@ -76,24 +76,24 @@ impl LocalEngines {
         for model in &running {
             gauges::register_engine(&metrics, model.loaded.config.name.as_str(), &model.engine);
         }
-        let desk = Mutex::new(EngineTable { running, ending: Vec::new(), closed: false });
-        Self { workers, clock, metrics, desk, ending: AtomicUsize::new(0) }
+        let table = Mutex::new(EngineTable { running, ending: Vec::new(), closed: false });
+        Self { workers, clock, metrics, table, ending: AtomicUsize::new(0) }
     }
 
-    fn desk(&self) -> MutexGuard<'_, EngineTable> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, EngineTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The models that new calls reach.
     pub(crate) fn running(&self) -> Vec<RunningModel> {
-        self.desk().running.clone()
+        self.table().running.clone()
     }
 
     /// The models that other gateways may use.
     pub(crate) fn offers(&self) -> Vec<OfferedModel> {
         let offer = |model: &RunningModel| {
             let WorkerOffer { bits, words } = model.offered.clone()?;
-            let Backend::Tokens(TokenBackend { grammars, .. }) = &model.served.lane else { return None };
+            let Backend::Tokens(TokenBackend { grammars, .. }) = &model.served.backend else { return None };
             let grammars = Arc::clone(grammars);
             Some(OfferedModel {
                 engine: Arc::clone(&model.engine) as SharedEngine,
@@ -105,15 +105,15 @@ impl LocalEngines {
                 in_use: Arc::clone(&model.worker) as Arc<_>,
             })
         };
-        self.desk().running.iter().filter_map(offer).collect()
+        self.table().running.iter().filter_map(offer).collect()
     }
 
     /// The models in memory, for a plan.
     pub(crate) fn in_memory(&self) -> InMemory {
-        let desk = self.desk();
+        let table = self.table();
         InMemory {
-            running: desk.running.iter().map(|model| model.loaded.clone()).collect(),
-            ending_bytes: desk
+            running: table.running.iter().map(|model| model.loaded.clone()).collect(),
+            ending_bytes: table
                 .ending
                 .iter()
                 .fold(0, |sum: u64, model| sum.saturating_add(model.loaded.bytes)),
@@ -136,8 +136,8 @@ impl LocalEngines {
     /// Replaces the running models; `swap` routes new calls to them. Other models end with their last calls. Returns
     /// `false` and changes nothing during shutdown.
     pub(crate) fn replace(&self, running: Vec<RunningModel>, swap: impl FnOnce()) -> bool {
-        let mut desk = self.desk();
-        if desk.closed {
+        let mut table = self.table();
+        if table.closed {
             return false;
         }
         for model in &running {
@@ -145,14 +145,14 @@ impl LocalEngines {
             gauges::register_engine(&self.metrics, model.loaded.config.name.as_str(), &model.engine);
         }
         swap();
-        let former = std::mem::replace(&mut desk.running, running);
+        let former = std::mem::replace(&mut table.running, running);
         for model in former {
-            if !desk.running.iter().any(|other| Arc::ptr_eq(&other.engine, &model.engine)) {
+            if !table.running.iter().any(|other| Arc::ptr_eq(&other.engine, &model.engine)) {
                 let worker = Arc::downgrade(&model.worker);
-                desk.ending.push(EndingEngine { loaded: model.loaded, engine: model.engine, worker });
+                table.ending.push(EndingEngine { loaded: model.loaded, engine: model.engine, worker });
             }
         }
-        self.ending.store(desk.ending.len(), Relaxed);
+        self.ending.store(table.ending.len(), Relaxed);
         true
     }
 
@@ -161,7 +161,7 @@ impl LocalEngines {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let engines = Arc::clone(&self);
-            if self.desk().ending.iter().any(EndingEngine::is_done) {
+            if self.table().ending.iter().any(EndingEngine::is_done) {
                 // If the runtime stops first, the model stays listed and is ended at shutdown.
                 let _ = tokio::task::spawn_blocking(move || engines.end_done()).await;
             }
@@ -171,20 +171,20 @@ impl LocalEngines {
     /// Ends each model whose last call has ended. Blocks for at most one step.
     fn end_done(&self) {
         let done: Vec<_> = {
-            let desk = self.desk();
-            let done = desk.ending.iter().filter(|model| model.is_done());
+            let table = self.table();
+            let done = table.ending.iter().filter(|model| model.is_done());
             done.map(|model| Arc::clone(&model.engine)).collect()
         };
         for engine in done {
             engine.shutdown(Duration::ZERO);
-            let mut desk = self.desk();
-            let Some(at) = desk.ending.iter().position(|model| Arc::ptr_eq(&model.engine, &engine)) else {
+            let mut table = self.table();
+            let Some(at) = table.ending.iter().position(|model| Arc::ptr_eq(&model.engine, &engine)) else {
                 continue;
             };
-            let ended = desk.ending.swap_remove(at);
-            self.ending.store(desk.ending.len(), Relaxed);
+            let ended = table.ending.swap_remove(at);
+            self.ending.store(table.ending.len(), Relaxed);
             let name = ended.loaded.config.name;
-            if !desk.names().any(|other| *other == name) {
+            if !table.names().any(|other| *other == name) {
                 self.metrics.unregister(("model", name.as_str()));
             }
         }
@@ -201,10 +201,10 @@ impl LocalEngines {
     /// Ends all models and cuts off running jobs. No model can be added afterwards.
     pub(crate) fn stop(&self) {
         let engines: Vec<_> = {
-            let mut desk = self.desk();
-            desk.closed = true;
-            let running = desk.running.iter().map(|model| &model.engine);
-            running.chain(desk.ending.iter().map(|model| &model.engine)).map(Arc::clone).collect()
+            let mut table = self.table();
+            table.closed = true;
+            let running = table.running.iter().map(|model| &model.engine);
+            running.chain(table.ending.iter().map(|model| &model.engine)).map(Arc::clone).collect()
         };
         engines.iter().for_each(|engine| engine.shutdown(Duration::ZERO));
     }

@@ -85,8 +85,8 @@ mod tests {
         }
         // A clock that goes back adds nothing.
         history.add(at(1_000), &minute(7));
-        let told = history.json();
-        let list = |name: &str| told[name].as_array().unwrap().clone();
+        let json = history.json();
+        let list = |name: &str| json[name].as_array().unwrap().clone();
         assert_eq!(list("at_unix_s").len(), MOST_SAMPLES);
         assert_eq!(
             (list("at_unix_s")[0].as_u64(), list("at_unix_s")[119].as_u64()),

@@ -472,7 +472,7 @@ fn run(
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
     let served = ServedModel {
         name: named.name.clone(),
-        lane: Backend::Tokens(TokenBackend {
+        backend: Backend::Tokens(TokenBackend {
             tokenizer: text.tokenizer,
             template: text.template,
             replies: text.replies,

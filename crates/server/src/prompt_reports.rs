@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use headrace_catalog::ToolsOrder;
 use headrace_domain::{Call, Clock, Conversation, Endpoint, PriceTier, Prompt, SystemClock, Usage};
-use headrace_inspect::{PromptSight, TokenList, Words, sight};
+use headrace_inspect::{PromptReport, TokenList, Words, prompt_report};
 use headrace_ledger::prices::Quote;
 use headrace_prompt::RenderOptions;
 use headrace_wire::WireLimits;
@@ -26,7 +26,7 @@ pub struct RenderReport {
     pub cost: Option<PromptCost>,
     /// The prompt, token by token.
     #[serde(flatten)]
-    pub sight: PromptSight,
+    pub prompt_report: PromptReport,
 }
 
 /// The cost of a prompt, in nano-dollars.
@@ -79,12 +79,12 @@ pub fn seen(
     words: &Words,
     order: ToolsOrder,
     call: &Call,
-    before: Option<&PromptSight>,
-) -> Result<PromptSight, String> {
+    before: Option<&PromptReport>,
+) -> Result<PromptReport, String> {
     let conversation = shown(order, conversation(call)?);
     let now = SystemClock::new().now();
     let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
-    sight(words, &conversation, &options, before).map_err(|error| error.to_string())
+    prompt_report(words, &conversation, &options, before).map_err(|error| error.to_string())
 }
 
 /// The conversation as the server passes it to the template.
@@ -100,9 +100,9 @@ fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation
 }
 
 /// The cost of a prompt at these prices. `None` without a quote, or if the arithmetic overflows.
-pub fn cost(quote: Option<&Quote>, sight: &PromptSight) -> Option<PromptCost> {
-    let all = u64::try_from(sight.count).ok()?;
-    let cached = u64::try_from(sight.cached_tokens.unwrap_or(sight.cacheable_tokens)).ok()?;
+pub fn cost(quote: Option<&Quote>, prompt_report: &PromptReport) -> Option<PromptCost> {
+    let all = u64::try_from(prompt_report.count).ok()?;
+    let cached = u64::try_from(prompt_report.cached_tokens.unwrap_or(prompt_report.cacheable_tokens)).ok()?;
     let rates = quote?.rates(PriceTier::Standard, all);
     let whole = rates.cost(&Usage { input: all, ..Usage::default() }).ok()?;
     let usage = Usage { input: all.saturating_sub(cached), cached_input: cached, ..Usage::default() };

@@ -65,11 +65,11 @@ impl PromptInspector for PromptViews {
             prompt_reports::seen(&words, order, &call, before)
         };
         let before = ask.after.map(|body| see(body, None)).transpose().map_err(refused)?;
-        let mut sight = see(ask.body, before.as_ref()).map_err(refused)?;
-        let cost = prompt_reports::cost(self.quote(&served.name).as_ref(), &sight);
-        sight.tokens.truncate(MOST_TOKENS_LISTED);
-        let context = served.lane.context_window().and_then(|most| usize::try_from(most).ok());
-        to_json(&RenderReport { model: model.to_owned(), context, cost, sight })
+        let mut prompt_report = see(ask.body, before.as_ref()).map_err(refused)?;
+        let cost = prompt_reports::cost(self.quote(&served.name).as_ref(), &prompt_report);
+        prompt_report.tokens.truncate(MOST_TOKENS_LISTED);
+        let context = served.backend.context_window().and_then(|most| usize::try_from(most).ok());
+        to_json(&RenderReport { model: model.to_owned(), context, cost, prompt_report })
     }
 
     fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError> {
@@ -101,14 +101,14 @@ struct ExaminedModel<'a> {
 
 /// The tokenizer assets that a model is served with.
 fn words(model: &ServedModel) -> Result<Words, AdminError> {
-    match &model.lane {
-        Backend::Tokens(lane) => Ok(Words {
-            tokenizer: Arc::clone(&lane.tokenizer),
-            template: lane.template.clone(),
-            replies: lane.replies,
+    match &model.backend {
+        Backend::Tokens(backend) => Ok(Words {
+            tokenizer: Arc::clone(&backend.tokenizer),
+            template: backend.template.clone(),
+            replies: backend.replies,
         }),
-        Backend::Vectors(lane) => {
-            let tokenizer = Arc::clone(&lane.tokenizer);
+        Backend::Vectors(backend) => {
+            let tokenizer = Arc::clone(&backend.tokenizer);
             Ok(Words { tokenizer, template: None, replies: ReplyStyle::PLAIN })
         }
         Backend::Messages(_) => Err(AdminError {

@@ -220,7 +220,7 @@ impl ConfigReloader {
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
         let frozen = changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path));
-        let CheckedConfig { mut config, plan, books, log } = match checked {
+        let CheckedConfig { mut config, plan, assets_by_model, log } = match checked {
             Err(error) => return Err(error.0.iter().map(ToString::to_string).chain(frozen).collect()),
             Ok(checked) => {
                 let frozen: Vec<String> = frozen.collect();
@@ -236,12 +236,12 @@ impl ConfigReloader {
         let mut running = staying(&former, &config, &plan);
         // From here on, a failure drops the newly loaded models, which ends them.
         running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
-        let told = Self::describe_changes(&changed, &former, &running);
+        let changes = Self::describe_changes(&changed, &former, &running);
         drop(former);
         let names: Vec<String> = gauges::labelled(&config).map(str::to_owned).collect();
         self.runtime.block_on(self.upstreams.look_up(&config));
         let sites = self.upstreams.sites_of(&config)?;
-        let fronted = self.upstreams.fronted(&config, books, self.runtime.block_on(ask_new(sites)));
+        let fronted = self.upstreams.fronted(&config, assets_by_model, self.runtime.block_on(ask_new(sites)));
         let offer = offer(&mut config, &running, &fronted, &self.clock)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
@@ -265,7 +265,7 @@ impl ConfigReloader {
             output::note(&format!("warning: log.filter: {why}"));
         }
         *in_force = settings;
-        Ok(told)
+        Ok(changes)
     }
 
     /// The changed settings. For `models`, lists what happened to each model.

@@ -35,12 +35,12 @@ use crate::call_records::KnownCalls;
 use crate::check::check;
 use crate::datadir::{self, DataDir};
 use crate::descriptors::{DescriptorLimit, in_proportion};
-use crate::doors::{can_listen, not_running, url};
 use crate::engines::LocalEngines;
 use crate::exporters::{Exporters, page, register_log};
 use crate::first_start::{FirstKey, FirstKeys, FirstSetup};
 use crate::health::StoreHealth;
 use crate::key_names::KeyNames;
+use crate::listen_addresses::{can_listen, not_running, url};
 use crate::live_stats::LiveStats;
 use crate::log::LogQueue;
 use crate::models::ServingPlan;
@@ -50,7 +50,7 @@ use crate::prompts::PromptViews;
 use crate::records::StoredRecords;
 use crate::reload::{ConfigReloader, ReloadBase, ReloadTargets, SettingsSource};
 use crate::running_model::InMemory;
-use crate::tokenizer_assets::Wordbooks;
+use crate::tokenizer_assets::AssetsByModel;
 use crate::upstreams::{UpstreamModels, UpstreamRegistry};
 use crate::{
     canaries, descriptors, gauges, hardening, machine, models, objects, playground, reload, spending,
@@ -107,7 +107,7 @@ pub fn run(source: SettingsSource, file: Option<PathBuf>, manner: StartManner) -
     };
     let lines = log.clone();
     output::hand_notes_to(move |line| lines.line(line.into_bytes()));
-    let code = match ServerParts::build(config, checked.plan, checked.books) {
+    let code = match ServerParts::build(config, checked.plan, checked.assets_by_model) {
         Ok(parts) => {
             register_log(&parts.metrics, &log);
             parts.live(&runtime, ServerStart { began, manner, first_key }, beginning)
@@ -142,7 +142,7 @@ struct ServerStart {
 /// State of the server before its sockets are open.
 struct ServerParts {
     config: ServerSettings,
-    books: Wordbooks,
+    assets: AssetsByModel,
     clock: Arc<dyn Clock>,
     data_dir: DataDir,
     directory: Arc<Directory>,
@@ -161,7 +161,7 @@ struct ServerParts {
 
 impl ServerParts {
     /// Opens and loads everything. Blocks.
-    fn build(config: ServerSettings, plan: ServingPlan, books: Wordbooks) -> Result<Self, String> {
+    fn build(config: ServerSettings, plan: ServingPlan, assets: AssetsByModel) -> Result<Self, String> {
         // A step of the wall clock must not end the holds, limits or budgets of running calls.
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(SystemClock::new()));
         not_running(&config.data_dir)?;
@@ -217,7 +217,7 @@ impl ServerParts {
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
             config,
-            books,
+            assets,
             upstreams: Arc::new(UpstreamRegistry::new(
                 Arc::clone(&clock),
                 Some(data_dir.path().join(WORDS_CACHE)),
@@ -249,7 +249,7 @@ impl ServerParts {
             Ok(outward) => outward,
             Err(why) => return output::fail(&why),
         };
-        let outcome = self.open_doors(runtime, start, beginning);
+        let outcome = self.open_listeners(runtime, start, beginning);
         let stopped = matches!(&outcome, Ok(ServingEnd::Interrupted));
         if stopped {
             output::note("stopped at once: calls in flight are released at the next start and not charged");
@@ -275,7 +275,7 @@ impl ServerParts {
     }
 
     /// Opens all listeners and serves until a stop signal.
-    fn open_doors(
+    fn open_listeners(
         &mut self,
         runtime: &tokio::runtime::Runtime,
         start: ServerStart,
@@ -305,7 +305,7 @@ impl ServerParts {
         let (manner, operators) = (start.manner, Arc::clone(&self.operators));
         let chosen = self.config.server.edge.listen.port() != 0;
         let here = (self.data_dir.path(), self.clock.now());
-        let door = AdminListener::open(
+        let console = AdminListener::open(
             &self.config.admin,
             edge.certificate().as_ref(),
             manner,
@@ -313,22 +313,22 @@ impl ServerParts {
             operators,
             here,
         )?;
-        if let Some(door) = &door {
-            edge.show_console(door.url());
+        if let Some(console) = &console {
+            edge.show_console(console.url());
         }
         let (dir, stored) = (self.data_dir.path(), self.data_dir.storage().reader());
         let names = KeyNames::new(&self.directory);
-        let insight =
+        let live_stats =
             LiveStats::new(&stored, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
-        let calls = KnownCalls::new(&stored, &insight, &self.recorder, &self.clock, names)?;
+        let calls = KnownCalls::new(&stored, &live_stats, &self.recorder, &self.clock, names)?;
         let (usage, service) =
-            (insight.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
-        let service = service.with_now(Box::new(move || insight.now().json()));
+            (live_stats.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
+        let service = service.with_now(Box::new(move || live_stats.now().json()));
         let newest = NewestCalls::new(&gateway, &self.recorder);
         let service = service.with_recent(Box::new(move |most| newest.settled(most)));
-        let service = Arc::new(service.with_links(AdminListener::links(door.as_ref())));
+        let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
         let keys = self.keys(&service, &start)?;
-        let admin = door.as_ref().map(|door| door.welcome(&service, manner, self.clock.now()));
+        let admin = console.as_ref().map(|console| console.welcome(&service, manner, self.clock.now()));
         let admin = admin.transpose()?;
         let address = edge.local_addr().to_string();
         let _address = match self.data_dir.publish_address(&address) {
@@ -340,7 +340,7 @@ impl ServerParts {
         };
         let welcome = WelcomeBanner {
             url: &url,
-            metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
+            metrics: edge.metrics_addr().map(|at| crate::listen_addresses::url(at, false)),
             data_dir: &self.config.data_dir,
             models: &models,
             keys: &keys,
@@ -366,7 +366,7 @@ impl ServerParts {
             drain: self.config.server.drain,
         };
         let open =
-            OpenServer { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind };
+            OpenServer { edge, console, service, seen, usage, reloader, watched, welcome, manner, behind };
         runtime.block_on(async { open.serve(&gateway, self.tick()).await })
     }
 
@@ -475,7 +475,7 @@ impl ServerParts {
                 output::note(&format!("warning: {fault}; it is asked again"));
             }
         }
-        let fronted = self.upstreams.fronted(&self.config, std::mem::take(&mut self.books), sites);
+        let fronted = self.upstreams.fronted(&self.config, std::mem::take(&mut self.assets), sites);
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
         Ok(fronted)
     }
@@ -490,7 +490,7 @@ impl ServerParts {
             clock: Arc::clone(&self.clock),
             directory: Arc::clone(&self.directory),
             limits: self.limits.clone(),
-            books: Arc::clone(&self.ledger_client),
+            ledger: Arc::clone(&self.ledger_client),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
             objects: Arc::clone(&self.objects.objects),

@@ -20,7 +20,7 @@ use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
 use crate::models::{ModelFault, demo_files, recommended_sampling};
 
 /// The tokenizer assets of every model whose targets get token ids.
-pub type Wordbooks = BTreeMap<ModelName, Arc<TokenizerAssets>>;
+pub type AssetsByModel = BTreeMap<ModelName, Arc<TokenizerAssets>>;
 
 /// The tokenizer assets of one model.
 pub struct TokenizerAssets {
@@ -43,19 +43,19 @@ pub struct TokenizerAssets {
 ///
 /// # Errors
 /// Returns every model whose assets cannot be read.
-pub(crate) fn read(config: &ServerSettings) -> Result<Wordbooks, Vec<ModelFault>> {
-    let (mut books, mut faults) = (Wordbooks::new(), Vec::new());
+pub(crate) fn read(config: &ServerSettings) -> Result<AssetsByModel, Vec<ModelFault>> {
+    let (mut assets_by_model, mut faults) = (AssetsByModel::new(), Vec::new());
     for model in &config.relayed {
         let Some(at) = &model.words else { continue };
         match TokenizerAssets::open(at, model) {
-            Ok(book) => drop(books.insert(model.name.clone(), Arc::new(book))),
+            Ok(assets) => drop(assets_by_model.insert(model.name.clone(), Arc::new(assets))),
             Err(why) => {
                 let why = format!("model `{}` cannot be served: {why}", model.name);
                 faults.push(ModelFault { setting: model.setting.clone(), why });
             }
         }
     }
-    if faults.is_empty() { Ok(books) } else { Err(faults) }
+    if faults.is_empty() { Ok(assets_by_model) } else { Err(faults) }
 }
 
 impl TokenizerAssets {
@@ -64,11 +64,11 @@ impl TokenizerAssets {
             WordsAt::Demo => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
             WordsAt::Files(path) => open_wording(path)?,
         };
-        let book = Self::read(&wording, wording.fingerprint(), model.reply)?;
-        if book.context_window.or(model.context_window).is_none() {
+        let assets = Self::read(&wording, wording.fingerprint(), model.reply)?;
+        if assets.context_window.or(model.context_window).is_none() {
             return Err("its files do not say how long a context may be: add `context_window`".to_owned());
         }
-        Ok(book)
+        Ok(assets)
     }
 
     /// Reads the tokenizer assets from a model's files, which have this fingerprint.
@@ -125,7 +125,7 @@ impl TokenizerAssets {
 
     /// The token backend of a model that these engines answer for, with the capabilities that all of them share.
     /// Returns `None` if there are no engines.
-    pub(crate) fn lane<'a>(
+    pub(crate) fn token_backend<'a>(
         &self,
         engines: impl IntoIterator<Item = &'a Capabilities>,
     ) -> Option<TokenBackend> {

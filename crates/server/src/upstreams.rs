@@ -33,10 +33,10 @@ use tokio::sync::Notify;
 
 use crate::caches;
 use crate::gauges;
-use crate::tokenizer_assets::{TokenizerAssets, Wordbooks};
+use crate::tokenizer_assets::{AssetsByModel, TokenizerAssets};
 use crate::workers::{self, WorkerModels};
 
-use listed::{NAMES_TOLD, describe, short_id};
+use listed::{NAMES_LISTED, describe, short_id};
 use names::{NameTable, Resolver, resolver};
 
 /// Time limit for a server's model list.
@@ -55,7 +55,7 @@ pub struct UpstreamRegistry {
     clock: Arc<dyn Clock>,
     /// Cache directory for the tokenizer assets that workers send.
     cache: Option<PathBuf>,
-    desk: Mutex<RegistryState>,
+    state: Mutex<RegistryState>,
     resolver: Resolver,
     /// Notified when a connection to one address of a name with several addresses failed.
     unreached: Arc<Notify>,
@@ -66,7 +66,7 @@ struct RegistryState {
     sites: Vec<UpstreamSite>,
     names: NameTable,
     workers: BTreeMap<WorkerKey, Arc<Worker>>,
-    books: Wordbooks,
+    assets_by_model: AssetsByModel,
     /// Prices of listed models that `[[prices]]` does not name.
     prices: Vec<PriceConfig>,
 }
@@ -135,48 +135,48 @@ pub struct UpstreamModels {
     /// Notes for the operator: models that an upstream does not list, and models that cannot be served.
     pub notes: Vec<String>,
     workers_by_key: BTreeMap<WorkerKey, Arc<Worker>>,
-    books: Wordbooks,
+    assets_by_model: AssetsByModel,
     sites: Vec<UpstreamSite>,
 }
 
 impl UpstreamRegistry {
     /// `cache`: the directory for tokenizer assets that workers send.
     pub fn new(clock: Arc<dyn Clock>, cache: Option<PathBuf>) -> Self {
-        Self { clock, cache, desk: Mutex::default(), resolver: resolver(), unreached: Arc::default() }
+        Self { clock, cache, state: Mutex::default(), resolver: resolver(), unreached: Arc::default() }
     }
 
-    fn desk(&self) -> MutexGuard<'_, RegistryState> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The servers that calls are sent to now.
     pub(crate) fn sites(&self) -> Vec<UpstreamSite> {
-        self.desk().sites.clone()
+        self.state().sites.clone()
     }
 
     /// Prices of listed models, from the default prices of their upstreams.
     pub(crate) fn prices(&self) -> Vec<PriceConfig> {
-        self.desk().prices.clone()
+        self.state().prices.clone()
     }
 
     /// The models that these servers make available. Sends no request.
     pub fn fronted(
         &self,
         config: &ServerSettings,
-        books: Wordbooks,
+        assets_by_model: AssetsByModel,
         sites: Vec<UpstreamSite>,
     ) -> UpstreamModels {
         let (workers, former) = {
-            let desk = self.desk();
-            (desk.workers.clone(), desk.books.clone())
+            let state = self.state();
+            (state.workers.clone(), state.assets_by_model.clone())
         };
         let created_unix_s = self.clock.now().seconds();
         let before = FormerWorkers { workers: &workers, created_unix_s, clock: &self.clock };
-        let mut fronted = UpstreamModels { books, ..UpstreamModels::default() };
-        for book in fronted.books.values_mut() {
+        let mut fronted = UpstreamModels { assets_by_model, ..UpstreamModels::default() };
+        for assets in fronted.assets_by_model.values_mut() {
             // Workers that stay keep their tokenizer assets, so equal assets are shared instead of held twice.
-            let same = former.values().find(|other| other.fingerprint == book.fingerprint);
-            *book = Arc::clone(same.unwrap_or(book));
+            let same = former.values().find(|other| other.fingerprint == assets.fingerprint);
+            *assets = Arc::clone(same.unwrap_or(assets));
         }
         let mut named: BTreeSet<ModelName> = config.models.iter().map(|model| model.name.clone()).collect();
         named.extend(config.aliases.keys().cloned());
@@ -193,28 +193,28 @@ impl UpstreamRegistry {
 
     /// Routes new calls to these servers from now on, and starts to follow their load.
     pub(crate) fn take_over(&self, fronted: UpstreamModels, metrics: &Metrics, runtime: &Handle) {
-        let mut desk = self.desk();
+        let mut state = self.state();
         let stays = |of: &UpstreamSite, sites: &[UpstreamSite]| {
             sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen))
         };
-        for gone in desk.sites.iter().filter(|site| !stays(site, &fronted.sites)) {
+        for gone in state.sites.iter().filter(|site| !stays(site, &fronted.sites)) {
             metrics.unregister(("upstream", gone.upstream.label().as_str()));
         }
-        for new in fronted.sites.iter().filter(|site| !stays(site, &desk.sites)) {
+        for new in fronted.sites.iter().filter(|site| !stays(site, &state.sites)) {
             gauges::register_upstream(metrics, &new.upstream);
             // These tasks end when the last reference to the server is dropped.
             runtime.spawn(new.upstream.follow_load());
             runtime.spawn(new.upstream.follow_name());
             if new.upstream.spec().ip.is_some() {
-                let told = Arc::clone(&self.unreached);
-                runtime.spawn(new.upstream.follow_connections(move || told.notify_one()));
+                let unreached = Arc::clone(&self.unreached);
+                runtime.spawn(new.upstream.follow_connections(move || unreached.notify_one()));
             }
             runtime.spawn(new.upstream.follow_cache(caches::cache_event_handler(Arc::downgrade(&new.seen))));
         }
-        desk.sites = fronted.sites;
-        desk.workers = fronted.workers_by_key;
-        desk.books = fronted.books;
-        desk.prices = fronted.prices;
+        state.sites = fronted.sites;
+        state.workers = fronted.workers_by_key;
+        state.assets_by_model = fronted.assets_by_model;
+        state.prices = fronted.prices;
     }
 
     /// Asks failed servers again every [`ASK_AGAIN`] and all servers every [`LOOK_AGAIN`], until the future is dropped.
@@ -302,22 +302,26 @@ impl UpstreamRegistry {
     }
 
     fn views(&self, workers: &[WorkerStatus]) -> Vec<UpstreamView> {
-        let desk = self.desk();
-        let lanes = |site: &UpstreamSite| {
+        let state = self.state();
+        let backend_kinds = |site: &UpstreamSite| {
             let ip = site.upstream.spec().ip;
             let is_own = |key: &&WorkerKey| key.fingerprint == site.config.fingerprint && key.ip == ip;
-            let own = desk.workers.keys().filter(is_own);
-            let lanes: BTreeSet<_> = own.map(|key| key.words.is_none()).collect();
+            let own = state.workers.keys().filter(is_own);
+            let backend_kinds: BTreeSet<_> = own.map(|key| key.words.is_none()).collect();
             let name = |is_messages: &bool| if *is_messages { "messages" } else { "tokens" };
-            lanes.iter().map(name).collect::<Vec<_>>().join(", ")
+            backend_kinds.iter().map(name).collect::<Vec<_>>().join(", ")
         };
-        desk.sites.iter().map(|site| UpstreamView { lane: lanes(site), ..site.view(workers) }).collect()
+        state
+            .sites
+            .iter()
+            .map(|site| UpstreamView { lane: backend_kinds(site), ..site.view(workers) })
+            .collect()
     }
 
     /// Records a server's answer. Returns the upstream's name if the set of served models changes.
     fn heard(&self, said: UpstreamSite) -> Option<String> {
-        let mut desk = self.desk();
-        let site = desk.sites.iter_mut().find(|site| Arc::ptr_eq(&site.seen, &said.seen))?;
+        let mut state = self.state();
+        let site = state.sites.iter_mut().find(|site| Arc::ptr_eq(&site.seen, &said.seen))?;
         let differs = match (&site.listed, &said.listed) {
             (ListedModels::Models(before), ListedModels::Models(now)) => {
                 before != now || !site.theirs.is_same(&said.theirs)
@@ -395,7 +399,7 @@ impl UpstreamSite {
 impl UpstreamModels {
     /// Adds a model that is configured with its targets.
     fn relayed(&mut self, model: &RelayedConfig, sites: &[UpstreamSite], before: &FormerWorkers<'_>) {
-        let book = self.books.get(&model.name).map(Arc::clone);
+        let assets = self.assets_by_model.get(&model.name).map(Arc::clone);
         let at = |target: &RelayTarget| sites.iter().find(|site| site.config.spec.name == target.upstream);
         let is_worker = |target: &RelayTarget| at(target).is_some_and(|site| site.upstream.is_worker());
         if model.targets.iter().any(is_worker) {
@@ -408,32 +412,33 @@ impl UpstreamModels {
         for (target, site) in all {
             self.note_unlisted(&model.name, site, &target.model);
             let listed = site.lists(&target.model).and_then(|listed| listed.context_window);
-            let Some(book) = &book else {
+            let Some(assets) = &assets else {
                 window = window.or(listed);
                 self.relay(&model.name, site, &target.model, window, before);
                 continue;
             };
-            let window = model.context_window.or(listed).or(book.context_window).unwrap_or(0);
-            engines.extend(self.engine(&model.name, site, &target.model, book, window, before));
+            let window = model.context_window.or(listed).or(assets.context_window).unwrap_or(0);
+            engines.extend(self.engine(&model.name, site, &target.model, assets, window, before));
         }
         let default_max_tokens = model.default_max_tokens;
-        let (lane, recommended) = match book {
+        let (backend, recommended) = match assets {
             None => {
                 let passes_responses = model
                     .targets
                     .iter()
                     .all(|target| at(target).is_some_and(|site| site.config.passes_responses));
-                let lane = MessageBackend { context_window: window, inputs: model.inputs, passes_responses };
-                (Backend::Messages(lane), None)
+                let backend =
+                    MessageBackend { context_window: window, inputs: model.inputs, passes_responses };
+                (Backend::Messages(backend), None)
             }
-            Some(book) => match book.lane(&engines) {
-                Some(lane) => (Backend::Tokens(lane), book.default_max_tokens),
+            Some(assets) => match assets.token_backend(&engines) {
+                Some(backend) => (Backend::Tokens(backend), assets.default_max_tokens),
                 None => return,
             },
         };
         self.models.push(Arc::new(ServedModel {
             name: model.name.clone(),
-            lane,
+            backend,
             created_unix_s: before.created_unix_s,
             default_max_tokens: default_max_tokens.or(recommended),
             limits: model.limits,
@@ -505,10 +510,10 @@ impl UpstreamModels {
             }
             if let Some(their) = site.theirs.get(&listed.id) {
                 let capabilities = self.worker(&name, site, their, before);
-                if let Some(lane) = their.lane(&capabilities).filter(|_| !is_served) {
+                if let Some(backend) = their.token_backend(&capabilities).filter(|_| !is_served) {
                     self.models.push(Arc::new(ServedModel {
                         name,
-                        lane: Backend::Tokens(lane),
+                        backend: Backend::Tokens(backend),
                         created_unix_s: their.about.created_unix_s,
                         default_max_tokens: their.about.default_max_tokens,
                         limits: LimitSpec::UNLIMITED,
@@ -523,7 +528,7 @@ impl UpstreamModels {
             }
             self.models.push(Arc::new(ServedModel {
                 name,
-                lane: Backend::Messages(MessageBackend {
+                backend: Backend::Messages(MessageBackend {
                     context_window: listed.context_window,
                     inputs: None,
                     passes_responses: site.config.passes_responses,
@@ -535,7 +540,7 @@ impl UpstreamModels {
             }));
         }
         // A list of thousands of names must not become thousands of lines.
-        let told = before_notes.saturating_add(NAMES_TOLD);
+        let told = before_notes.saturating_add(NAMES_LISTED);
         if self.notes.len() > told {
             let more = self.notes.len() - told;
             self.notes.truncate(told);
@@ -573,11 +578,11 @@ impl UpstreamModels {
         name: &ModelName,
         site: &UpstreamSite,
         theirs: &str,
-        book: &TokenizerAssets,
+        assets: &TokenizerAssets,
         window: u32,
         before: &FormerWorkers<'_>,
     ) -> Option<Capabilities> {
-        let engine = match book.engine(&site.upstream, theirs, window, before.clock) {
+        let engine = match assets.engine(&site.upstream, theirs, window, before.clock) {
             Ok(engine) => engine,
             Err(why) => {
                 self.notes.push(format!("`{name}` is not answered by {}: {why}", id(site, theirs)));
@@ -585,7 +590,7 @@ impl UpstreamModels {
             }
         };
         let capabilities = engine.capabilities().clone();
-        let key = key(name, site, theirs, Some((Arc::clone(&book.fingerprint), window)));
+        let key = key(name, site, theirs, Some((Arc::clone(&assets.fingerprint), window)));
         let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
             let worker = Worker::new(&id(site, theirs), name.clone(), Arc::new(engine)).at(&site.seen);
             Arc::new(worker.within(site.config.region.clone()))

@@ -28,7 +28,7 @@ pub(crate) struct WorkerModels {
 #[derive(Clone)]
 pub(crate) struct RemoteModel {
     pub(crate) about: AboutModel,
-    pub(crate) book: Arc<TokenizerAssets>,
+    pub(crate) assets: Arc<TokenizerAssets>,
 }
 
 impl WorkerModels {
@@ -64,16 +64,16 @@ impl WorkerModels {
 
 impl RemoteModel {
     /// The token backend of a model that these engines answer for. Returns `None` if there are no engines.
-    pub(crate) fn lane<'a>(
+    pub(crate) fn token_backend<'a>(
         &self,
         engines: impl IntoIterator<Item = &'a Capabilities>,
     ) -> Option<TokenBackend> {
-        let mut lane = self.book.lane(engines)?;
+        let mut backend = self.assets.token_backend(engines)?;
         // Workers are compared by their bits. Callers are shown the same numerics as for a local engine.
-        if !lane.capabilities.numerics.is_empty() {
-            lane.capabilities.numerics.clone_from(&self.about.capabilities.numerics);
+        if !backend.capabilities.numerics.is_empty() {
+            backend.capabilities.numerics.clone_from(&self.about.capabilities.numerics);
         }
-        Some(lane)
+        Some(backend)
     }
 }
 
@@ -93,19 +93,19 @@ pub(crate) async fn ask(
     for about in models {
         let name = about.capabilities.model.clone();
         let same = known.models.values().find(|their| their.about.words == about.words);
-        let book = match same {
-            Some(their) => Ok(Arc::clone(&their.book)),
-            None => book(upstream, &about, cache, now).await,
+        let assets = match same {
+            Some(their) => Ok(Arc::clone(&their.assets)),
+            None => fetch_assets(upstream, &about, cache, now).await,
         };
-        match book {
-            Ok(book) => drop(theirs.models.insert(name, RemoteModel { about, book })),
+        match assets {
+            Ok(assets) => drop(theirs.models.insert(name, RemoteModel { about, assets })),
             Err(why) => theirs.faults.push(format!("its model `{name}`: {why}")),
         }
     }
     Ok(theirs)
 }
 
-async fn book(
+async fn fetch_assets(
     upstream: &Upstream,
     about: &AboutModel,
     cache: Option<&Path>,

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, HistoryOf, ItemPage, ItemRecord, ObjectError, ObjectLimits, ObjectStore, PageAsk,
-    ResponseRecord, StoredLookup, Told,
+    ConversationRecord, HistoryOf, ItemPage, ItemRecord, ObjectError, ObjectLimits, ObjectStore, OnStored,
+    PageAsk, ResponseRecord, StoredLookup,
 };
 
 use crate::disk::DiskGuard;
@@ -142,7 +142,7 @@ impl ObjectStore for SqliteObjects {
         self.kept.put(response, items)
     }
 
-    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, on_stored: Told) {
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, on_stored: OnStored) {
         self.putter.put(PendingResponse { response, items, on_stored });
     }
 

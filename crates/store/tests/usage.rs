@@ -313,7 +313,7 @@ fn keys_and_what_upstreams_charge_come_from_the_traces_and_the_rest_stands_under
 
 #[test]
 fn of_very_many_users_in_an_hour_of_a_project_the_first_are_told_apart() {
-    const TOLD_APART: usize = 1_000;
+    const USERS_LISTED: usize = 1_000;
     let mut world = World::new();
     let usage = world.usage();
     let model = ModelName::new("small").unwrap();
@@ -334,9 +334,9 @@ fn of_very_many_users_in_an_hour_of_a_project_the_first_are_told_apart() {
     let report = usage.usage(&query(&[("project", "project-0"), ("by", "user")])).unwrap();
     let named: BTreeMap<_, _> = report.rows.iter().map(|row| (row.of[0].clone(), row.sums.refused)).collect();
     let told = |user: &str| named.get(&Some(user.to_owned())).copied();
-    assert_eq!((named.len(), told("(others)")), (TOLD_APART + 1, Some(200)));
+    assert_eq!((named.len(), told("(others)")), (USERS_LISTED + 1, Some(200)));
     let apart = named.values().filter(|refused| **refused == 2).count();
-    assert_eq!((apart, report.total().refused), (TOLD_APART, 2_200));
+    assert_eq!((apart, report.total().refused), (USERS_LISTED, 2_200));
     let other = usage.usage(&query(&[("project", "project-1"), ("by", "user")])).unwrap();
     assert_eq!(other.rows[0].of, [Some("user 1099".to_owned())]);
 }

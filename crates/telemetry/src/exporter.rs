@@ -19,11 +19,11 @@ use tokio::time::{MissedTickBehavior, interval_at, timeout};
 use crate::attributes::{SCHEMA, text};
 use crate::config::{TelemetryConfig, TelemetryError};
 use crate::genai::GenAi;
-use crate::lane::{Batching, Counts, Lane, batch, deliver, ended};
 use crate::proto::{
     ExportLogsServiceRequest, ExportMetricsServiceRequest, ExportTraceServiceRequest, InstrumentationScope,
     Metric, Resource, ResourceLogs, ResourceMetrics, ResourceSpans, ScopeLogs, ScopeMetrics, ScopeSpans,
 };
+use crate::record_queue::{Batching, Counts, RecordQueue, batch, deliver, ended};
 use crate::send::{Sender, headers};
 use crate::{logs, points, spans};
 
@@ -32,9 +32,9 @@ const SCOPE: &str = "headrace";
 
 /// Exports telemetry about calls. Handing over a call is cheap. Calls that cannot be sent are counted.
 pub struct Telemetry {
-    traces: Option<Lane>,
-    metrics: Option<Lane>,
-    logs: Option<Lane>,
+    traces: Option<RecordQueue>,
+    metrics: Option<RecordQueue>,
+    logs: Option<RecordQueue>,
     sample_percent: u64,
     closing: watch::Sender<bool>,
     /// Watches the thread: its sender is dropped when the thread ends.
@@ -88,29 +88,29 @@ impl Telemetry {
             closing: closed,
         };
         let mut tasks = JoinSet::new();
-        let lane = |signal: &'static str| {
-            let (lane, receiver, counts) = Lane::new(config.queue_records);
+        let new_queue = |signal: &'static str| {
+            let (queue, receiver, counts) = RecordQueue::new(config.queue_records);
             register(metrics, signal, &counts);
-            (lane, receiver, counts)
+            (queue, receiver, counts)
         };
-        let traces = config.traces.as_ref().map(|target| -> Result<Lane, TelemetryError> {
+        let traces = config.traces.as_ref().map(|target| -> Result<RecordQueue, TelemetryError> {
             let sender = Sender::new(target, config)?;
-            let (lane, receiver, counts) = lane(TRACES.name);
+            let (queue, receiver, counts) = new_queue(TRACES.name);
             tasks.spawn_on(send_calls(common.clone(), TRACES, sender, receiver, counts), runtime.handle());
-            Ok(lane)
+            Ok(queue)
         });
-        let logs = config.logs.as_ref().map(|target| -> Result<Lane, TelemetryError> {
+        let logs = config.logs.as_ref().map(|target| -> Result<RecordQueue, TelemetryError> {
             let sender = Sender::new(target, config)?;
-            let (lane, receiver, counts) = lane(LOGS.name);
+            let (queue, receiver, counts) = new_queue(LOGS.name);
             tasks.spawn_on(send_calls(common.clone(), LOGS, sender, receiver, counts), runtime.handle());
-            Ok(lane)
+            Ok(queue)
         });
-        let numbers = config.metrics.as_ref().map(|target| -> Result<Lane, TelemetryError> {
+        let numbers = config.metrics.as_ref().map(|target| -> Result<RecordQueue, TelemetryError> {
             let sender = Sender::new(target, config)?;
-            let (lane, receiver, counts) = lane("metrics");
+            let (queue, receiver, counts) = new_queue("metrics");
             let of = Numbers { metrics: Arc::clone(metrics), every: config.metrics_every };
             tasks.spawn_on(send_metrics(common.clone(), sender, receiver, counts, of), runtime.handle());
-            Ok(lane)
+            Ok(queue)
         });
         let (traces, logs, metrics) = (traces.transpose()?, logs.transpose()?, numbers.transpose()?);
         let (running, ended) = watch::channel(());
@@ -148,14 +148,14 @@ impl Telemetry {
 
 impl RecordObserver for Telemetry {
     fn seen(&self, record: &SharedRecord) {
-        if let Some(lane) = self.traces.as_ref().filter(|_| self.samples(record)) {
-            lane.offer(record);
+        if let Some(queue) = self.traces.as_ref().filter(|_| self.samples(record)) {
+            queue.offer(record);
         }
         // The gateway logs and counts the call that a worker job is of.
         if record.worker_job.is_some() {
             return;
         }
-        [&self.logs, &self.metrics].into_iter().flatten().for_each(|lane| lane.offer(record));
+        [&self.logs, &self.metrics].into_iter().flatten().for_each(|queue| queue.offer(record));
     }
 }
 

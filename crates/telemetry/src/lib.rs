@@ -6,10 +6,10 @@ mod attributes;
 mod config;
 mod exporter;
 mod genai;
-mod lane;
 mod logs;
 mod points;
 mod proto;
+mod record_queue;
 mod send;
 mod spans;
 

@@ -20,7 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Maximum bytes of a response that are read.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 /// Maximum characters of a response that are logged.
-const MOST_TOLD_CHARS: usize = 200;
+const MAX_REPORTED_CHARS: usize = 200;
 
 /// Sends to one target.
 pub(crate) struct Sender {
@@ -169,7 +169,7 @@ fn shown(url: &Url) -> String {
 /// The start of a response, made safe for a log line.
 fn log_excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    text.chars().filter(|c| !c.is_control()).take(MOST_TOLD_CHARS).collect()
+    text.chars().filter(|c| !c.is_control()).take(MAX_REPORTED_CHARS).collect()
 }
 
 fn client(config: &TelemetryConfig, tls: bool) -> Result<Client, TelemetryError> {

@@ -13,7 +13,7 @@ use crate::units::{aligned, counted, grouped, micros, percent, plain};
 /// Maximum number of calls in a report. The newest calls of the period count.
 pub const MAX_CACHE_CALLS: usize = 20_000;
 /// Maximum number of places per row. The places with the most computed tokens are listed first.
-const PLACES_TOLD: usize = 10;
+const PLACES_LISTED: usize = 10;
 
 /// A dimension that the report is grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,7 +225,7 @@ impl CacheReport {
         };
         text += &aligned(&lines, texts);
         places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
-        for ((reason, place), missed) in places.into_iter().take(PLACES_TOLD) {
+        for ((reason, place), missed) in places.into_iter().take(PLACES_LISTED) {
             let example = missed.example.map(|id| format!(", such as {id}")).unwrap_or_default();
             text += &format!(
                 "- {} {} {}{example}\n",
@@ -281,7 +281,7 @@ impl CacheSums {
         let places = self.places.iter().map(|((reason, place), missed)| ((*reason, place.as_str()), missed));
         let mut places: Vec<_> = places.collect();
         places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
-        places.truncate(PLACES_TOLD);
+        places.truncate(PLACES_LISTED);
         places
     }
 }

@@ -94,7 +94,7 @@ impl LiveCalls {
     }
 
     /// Publishes a finished call to subscribers and notes. Runs off the call's task. Skips worker jobs.
-    pub(crate) fn tell(&self, record: &TraceRecord) {
+    pub(crate) fn publish(&self, record: &TraceRecord) {
         if record.worker_job.is_some() {
             return;
         }

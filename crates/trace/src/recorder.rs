@@ -11,11 +11,11 @@ use std::time::Duration;
 use headrace_domain::{RequestId, TraceRecord, TraceSink};
 use parking_lot::Mutex;
 
-use crate::lanes::{QueueReceivers, QueueSenders, RecordKind, lanes};
 use crate::live::LiveCalls;
 use crate::metrics::DropReason;
 use crate::names::other_names;
 use crate::recent::RecentRecords;
+use crate::record_queues::{QueueReceivers, QueueSenders, RecordKind, record_queues};
 use crate::recorded::SharedRecord;
 use crate::sampling::SampleRate;
 use crate::{Metrics, RecordObserver, TraceError, TraceStore, WritePace};
@@ -107,7 +107,7 @@ impl TraceRecorder {
         config: RecorderConfig,
     ) -> Result<Arc<Self>, TraceError> {
         config.check()?;
-        let (senders, receivers) = lanes(config.queue_records);
+        let (senders, receivers) = record_queues(config.queue_records);
         let (asks, asked) = channel();
         let recent = RecentRecords::new(config.recent_records);
         let strangers = RecentRecords::new(config.recent_records / STRANGERS_PART);
@@ -238,8 +238,8 @@ impl TraceSink for TraceRecorder {
         self.metrics.observe(&record);
         self.live.count(&record);
         self.taps.get().into_iter().flatten().for_each(|tap| tap.seen(&record));
-        let lane = RecordKind::of(&record);
-        match lane {
+        let kind = RecordKind::of(&record);
+        match kind {
             RecordKind::Ran | RecordKind::Refused => self.recent.insert(&record),
             RecordKind::Job => self.jobs.insert(&record),
             RecordKind::Stranger => {
@@ -249,7 +249,7 @@ impl TraceSink for TraceRecorder {
                 }
             }
         }
-        if let Err(reason) = self.senders.send(lane, record) {
+        if let Err(reason) = self.senders.send(kind, record) {
             self.metrics.count_drops(reason, 1);
         }
     }
@@ -329,7 +329,7 @@ impl RecorderThread {
     fn fill(&mut self) {
         while self.batch.len() < self.config.batch_records {
             let Some(record) = self.receivers.next() else { return };
-            self.live.tell(&record);
+            self.live.publish(&record);
             // The record stays in memory for readers, so the store shares it.
             self.batch.push(record);
         }
@@ -390,7 +390,7 @@ impl RecorderThread {
                 }
                 Err(TryRecvError::Empty) => {
                     let Some(record) = receivers.next() else { return false };
-                    live.tell(&record);
+                    live.publish(&record);
                     batch.push(record);
                 }
                 Err(TryRecvError::Disconnected) => *closing = true,

@@ -78,9 +78,9 @@ fn figures(row: &Value) -> [i64; 7] {
 
 #[test]
 fn each_try_is_paid_by_whoever_was_asked_and_each_call_counts_once() {
-    let told = sums(&[MarginBy::Upstream], &calls()).json();
+    let json = sums(&[MarginBy::Upstream], &calls()).json();
     let rows: Vec<_> =
-        told["rows"].as_array().unwrap().iter().map(|row| (row["upstream"].clone(), figures(row))).collect();
+        json["rows"].as_array().unwrap().iter().map(|row| (row["upstream"].clone(), figures(row))).collect();
     assert_eq!(
         rows,
         [
@@ -89,7 +89,7 @@ fn each_try_is_paid_by_whoever_was_asked_and_each_call_counts_once() {
             (json!("west"), [1, 1_000, 300, 700, 1, 700, 300]),
         ]
     );
-    assert_eq!(figures(&told["total"]), [3, 2_050, 670, 1_380, 2, 710, 300]);
+    assert_eq!(figures(&json["total"]), [3, 2_050, 670, 1_380, 2, 710, 300]);
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn every_way_of_telling_calls_apart_has_the_same_total() {
     let whole = sums(&[], &calls()).json()["total"].clone();
     for by in MarginBy::ALL {
         for more in MarginBy::ALL {
-            let told = sums(&[by, more], &calls()).json();
-            assert_eq!(told["total"], whole, "{by:?} {more:?}");
+            let json = sums(&[by, more], &calls()).json();
+            assert_eq!(json["total"], whole, "{by:?} {more:?}");
         }
     }
     let by = [MarginBy::Day, MarginBy::Org, MarginBy::Model, MarginBy::Target];
-    let told = sums(&by, &calls()).json();
-    let last = told["rows"].as_array().unwrap().last().unwrap();
+    let json = sums(&by, &calls()).json();
+    let last = json["rows"].as_array().unwrap().last().unwrap();
     assert_eq!(
         (&last["day"], &last["org"], &last["model"], &last["target"]),
         (&json!("2024-10-05"), &json!("acme"), &json!("big"), &json!("east/big-2026"))

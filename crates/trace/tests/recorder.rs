@@ -406,7 +406,7 @@ fn settings_that_cannot_work_are_refused_by_name() {
 #[test]
 fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
     let (entered, inside) = sync_channel(1);
-    let (let_go, go) = sync_channel(0);
+    let (release, go) = sync_channel(0);
     let paces = Arc::<Mutex<Vec<_>>>::default();
     let store = Box::new(Paced { entered, go, paces: Arc::clone(&paces) });
     let config =
@@ -416,7 +416,7 @@ fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
     recorder.record(Box::new(record(0)));
     inside.recv().unwrap();
     (1..10).for_each(|n| recorder.record(Box::new(record(n))));
-    (0..4).for_each(|_| let_go.send(()).unwrap());
+    (0..4).for_each(|_| release.send(()).unwrap());
     assert!(recorder.flush(LONG));
     let wanted = [
         (1, WritePace::GivesWay),

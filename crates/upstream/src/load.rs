@@ -26,7 +26,7 @@ pub(crate) fn record_headers(gauge: &LoadGauge, server: &UpstreamServer, headers
     if headers.contains_key(&LOAD_HEADER) {
         let values: Vec<&[u8]> = headers.get_all(&LOAD_HEADER).iter().map(HeaderValue::as_bytes).collect();
         if let Some(part) = header::read(&values) {
-            gauge.tell_of_header(&part, || seen_here(server).running);
+            gauge.record_header(&part, || seen_here(server).running);
         }
     }
 }

@@ -50,7 +50,7 @@ impl ServerLoads {
         let Ok(readings) = said else { return };
         for (model, gauge) in &*self.gauges.lock() {
             if let Some(reading) = readings.of(model) {
-                gauge.tell(reading, asked);
+                gauge.record(reading, asked);
             }
         }
     }
@@ -77,7 +77,7 @@ impl LoadGauge {
         Self { born: Instant::now(), at, calls, waiting_tokens, cache_used: AtomicU32::new(0) }
     }
 
-    fn tell(&self, reading: LoadReading, at: Instant) {
+    fn record(&self, reading: LoadReading, at: Instant) {
         let LoadReading { running, waiting, waiting_tokens, cache_used } = reading;
         self.calls.store(u64::from(running) << 32 | u64::from(waiting), Ordering::Relaxed);
         self.waiting_tokens.store(waiting_tokens, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl LoadGauge {
 
     /// Applies a report from the head of an answer. If it lacks the number of running calls, the calls of this process
     /// count instead, and a recent complete report takes precedence.
-    pub(crate) fn tell_of_header(&self, part: &PartialLoad, running_here: impl FnOnce() -> u32) {
+    pub(crate) fn record_header(&self, part: &PartialLoad, running_here: impl FnOnce() -> u32) {
         let now = Instant::now();
         let whole = part.running.is_some();
         if !whole && self.age(now).is_some_and(|age| age < FRESH) {
@@ -95,7 +95,7 @@ impl LoadGauge {
         }
         let Some(waiting) = part.waiting else { return };
         let running = part.running.unwrap_or_else(running_here);
-        self.tell(LoadReading { running, waiting, waiting_tokens: 0, cache_used: part.cache_used }, now);
+        self.record(LoadReading { running, waiting, waiting_tokens: 0, cache_used: part.cache_used }, now);
     }
 
     fn nanos(&self, at: Instant) -> u64 {

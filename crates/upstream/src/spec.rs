@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use headrace_engine_api::{AbandonPolicy, PrefixCache};
-use headrace_worker::{BEAT, WorkerSecret};
+use headrace_worker::{ALIVE_PERIOD, WorkerSecret};
 use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -292,7 +292,7 @@ impl UpstreamSpec {
         if let Some(secret) = &self.worker_secret {
             wrong.extend(WorkerSecret::new(secret).err().map(|fault| format!("as a worker: {fault}")));
             // A shorter timeout would take a long prefill for silence.
-            let least = 2 * BEAT;
+            let least = 2 * ALIVE_PERIOD;
             if self.timeouts.idle < least {
                 let least = least.as_secs();
                 wrong.push(format!(

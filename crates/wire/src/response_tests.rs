@@ -399,12 +399,12 @@ fn a_developer_may_offer_more_tools_in_an_item() {
     let body = with(
         &json!({"input": [more("g"), said], "tools": [tool("f")], "tool_choice": {"type": "function", "name": "g"}}),
     );
-    let told = read(&body).unwrap();
+    let text = read(&body).unwrap();
     let names =
         |call: &Call| conversation(call).tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
-    assert_eq!(names(&told), ["f", "g"], "behind the call's own, wherever the input stands");
-    assert_eq!(conversation(&told).messages.len(), 1, "the model reads them as tools, not as words");
-    let echo = &told.dialect.response().unwrap().echo;
+    assert_eq!(names(&text), ["f", "g"], "behind the call's own, wherever the input stands");
+    assert_eq!(conversation(&text).messages.len(), 1, "the model reads them as tools, not as words");
+    let echo = &text.dialect.response().unwrap().echo;
     let echo: Value = serde_json::from_str(&format!("{{{}}}", echo.trim_end_matches(','))).unwrap();
     assert_eq!(echo["tools"].as_array().unwrap().len(), 1, "what is repeated is the parameter");
     // A later turn still has these tools. If it offers a tool with the same name, its own tool counts.
@@ -437,9 +437,9 @@ fn a_developer_may_offer_more_tools_in_an_item() {
 #[test]
 fn verbosity_is_repeated_and_reaches_templates() {
     for word in ["low", "high"] {
-        let told = read(&with(&json!({"text": {"verbosity": word}}))).unwrap();
-        assert_eq!(conversation(&told).template.get("verbosity"), Some(&json!(word)));
-        assert!(told.dialect.response().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
+        let answer = read(&with(&json!({"text": {"verbosity": word}}))).unwrap();
+        assert_eq!(conversation(&answer).template.get("verbosity"), Some(&json!(word)));
+        assert!(answer.dialect.response().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
     }
     let usual = read(&with(&json!({"text": {"verbosity": "medium"}}))).unwrap();
     assert_eq!(usual, read(&with(&json!({}))).unwrap(), "the usual is what is said anyway");

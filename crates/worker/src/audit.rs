@@ -8,7 +8,7 @@ use headrace_engine_api::{Job, JobError, JobEvent, JobReport, LoadReport, Prompt
 
 use crate::about::bounded;
 use crate::frame::{ChoiceEnd, WorkerFrame};
-use crate::limits::{MAX_BEATS, MAX_TOKEN_BYTES};
+use crate::limits::{MAX_ALIVE_FRAMES, MAX_TOKEN_BYTES};
 use crate::report::{KeptPrompt, ReportExtras, WorkerReport};
 
 /// A fault in a worker's frames.
@@ -44,11 +44,11 @@ pub enum WorkerFault {
     /// The job ends before all of its choices.
     Unfinished,
     /// The additional report arrives a second time.
-    ToldTwice,
+    ReportedTwice,
     /// The reported usage does not match the frames.
     Usage,
     /// Too many heartbeats.
-    Beats,
+    AliveFrames,
 }
 
 impl fmt::Display for WorkerFault {
@@ -70,9 +70,9 @@ impl fmt::Display for WorkerFault {
             Self::Scores => f.write_str("scores of the prompt other than those that were asked for"),
             Self::End(choice) => write!(f, "an end of choice {choice} that it cannot have"),
             Self::Unfinished => f.write_str("the end of a job whose choices have not ended"),
-            Self::ToldTwice => f.write_str("a job that was reported twice"),
+            Self::ReportedTwice => f.write_str("a job that was reported twice"),
             Self::Usage => f.write_str("other usage than what came"),
-            Self::Beats => f.write_str("signs of life without end"),
+            Self::AliveFrames => f.write_str("signs of life without end"),
         }
     }
 }
@@ -101,7 +101,7 @@ pub struct JobAudit {
     prompt: u64,
     /// Maximum number of ids still to come, per choice.
     limit: u64,
-    goes_on: bool,
+    continues: bool,
     stop: Vec<String>,
     logprobs: Option<u8>,
     /// The prompt scores so far, if they were requested. `None` if no more may come.
@@ -111,7 +111,7 @@ pub struct JobAudit {
     marked: KeptPrompt,
     also: Option<ReportExtras>,
     output: u64,
-    beats: u32,
+    alive_frames: u32,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -132,7 +132,7 @@ impl JobAudit {
             vocab,
             prompt: job.prompt.len() as u64,
             limit: room.saturating_sub(generated.len() as u64),
-            goes_on: !generated.is_empty(),
+            continues: !generated.is_empty(),
             stop: job.sampling.stop.clone(),
             logprobs: job.sampling.logprobs,
             scores: job.sampling.prompt_logprobs.map(|_| Vec::new()),
@@ -141,7 +141,7 @@ impl JobAudit {
             marked: KeptPrompt::by(&job.pins),
             also: None,
             output: 0,
-            beats: 0,
+            alive_frames: 0,
         }
     }
 
@@ -152,9 +152,9 @@ impl JobAudit {
     pub fn take(&mut self, frame: WorkerFrame) -> Result<FrameMeaning, WorkerFault> {
         match frame {
             WorkerFrame::Alive(load) => {
-                self.beats = self.beats.saturating_add(1);
-                if self.beats > MAX_BEATS {
-                    Err(WorkerFault::Beats)
+                self.alive_frames = self.alive_frames.saturating_add(1);
+                if self.alive_frames > MAX_ALIVE_FRAMES {
+                    Err(WorkerFault::AliveFrames)
                 } else {
                     Ok(FrameMeaning::Load(bounded(load)))
                 }
@@ -165,7 +165,7 @@ impl JobAudit {
             WorkerFrame::Finished { choice, end } => self.finished(choice, end),
             WorkerFrame::Also(also) => match self.also.replace(also) {
                 None => Ok(FrameMeaning::Nothing),
-                Some(_) => Err(WorkerFault::ToldTwice),
+                Some(_) => Err(WorkerFault::ReportedTwice),
             },
             WorkerFrame::Done(report) => {
                 let whole = self.choices.iter().all(|choice| choice.ended) && self.scores.is_none();
@@ -262,7 +262,7 @@ impl JobAudit {
     }
 
     fn finished(&mut self, number: u32, end: ChoiceEnd) -> Result<FrameMeaning, WorkerFault> {
-        let (limit, goes_on) = (self.limit, self.goes_on);
+        let (limit, continues) = (self.limit, self.continues);
         let known = |matched: &String| self.stop.contains(matched);
         let reason = match end {
             ChoiceEnd::Stop => FinishReason::Stop,
@@ -272,8 +272,8 @@ impl JobAudit {
         };
         let choice = self.choice(number)?;
         // An ended choice has tokens, unless another engine generated them or none were requested.
-        let is_empty = choice.ids == 0 && limit > 0 && !goes_on;
-        let is_short = reason == FinishReason::Length && choice.ids < limit && !goes_on;
+        let is_empty = choice.ids == 0 && limit > 0 && !continues;
+        let is_short = reason == FinishReason::Length && choice.ids < limit && !continues;
         if is_empty || is_short {
             return Err(WorkerFault::End(number));
         }

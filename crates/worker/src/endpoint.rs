@@ -15,7 +15,7 @@ use headrace_engine_api::{Capabilities, SharedGrammar, SubmitRefusal};
 use crate::about::{AboutModel, WorkerInfo};
 use crate::ask::{AskFault, HeldTo, JobRequest};
 use crate::job_record::{JobArrival, JobRecord};
-use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
+use crate::limits::{PROTOCOL, REPORT_INTERVAL_NS};
 use crate::offer::OfferedModel;
 use crate::refusal::JobRefusal;
 use crate::stream::JobStream;
@@ -38,7 +38,7 @@ struct EndpointShared {
     traces: Arc<dyn TraceSink>,
     payer: KeyId,
     /// Earliest time of the next warning about a request without a valid ticket.
-    told_next_ns: AtomicU64,
+    next_report_ns: AtomicU64,
 }
 
 /// A request with a valid ticket.
@@ -67,9 +67,17 @@ impl WorkerEndpoint {
         offers: impl Fn() -> Vec<OfferedModel> + Send + Sync + 'static,
     ) -> Self {
         let (version, offers): (_, Offers) = (version.to_owned(), Box::new(offers));
-        let told_next_ns = AtomicU64::new(0);
+        let next_report_ns = AtomicU64::new(0);
         Self {
-            shared: Arc::new(EndpointShared { tickets, clock, version, offers, traces, payer, told_next_ns }),
+            shared: Arc::new(EndpointShared {
+                tickets,
+                clock,
+                version,
+                offers,
+                traces,
+                payer,
+                next_report_ns,
+            }),
         }
     }
 }
@@ -144,10 +152,10 @@ impl EndpointShared {
     /// rate, so that unknown clients cannot fill it.
     fn stranger(&self, fault: &TicketFault) -> InternalAnswer {
         let now_ns = self.clock.monotonic_nanos();
-        let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(TOLD_EVERY_NS));
+        let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(REPORT_INTERVAL_NS));
         // A gateway causes this fault once after each start of this process, so it is not logged.
         if *fault != TicketFault::OtherProcess
-            && self.told_next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+            && self.next_report_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
         {
             tracing::warn!(%fault, "a request for the engines here is refused");
         }

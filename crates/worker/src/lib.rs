@@ -24,7 +24,7 @@ pub use endpoint::WorkerEndpoint;
 pub use frame::{ChoiceEnd, JobFailure, WorkerFrame};
 pub use framing::{FrameFault, FrameReader, put_frame};
 pub use limits::{
-    BEAT, LEAST_SECRET_BYTES, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PROTOCOL, SILENCE,
+    ALIVE_PERIOD, LEAST_SECRET_BYTES, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PROTOCOL, SILENCE,
 };
 pub use offer::{Compile, OfferedModel};
 pub use refusal::JobRefusal;

@@ -19,13 +19,13 @@ pub(crate) const SCORES_FRAME_BYTES: usize = 64 << 10;
 /// A chunk of a stream is filled with frames up to this size.
 pub(crate) const CHUNK_BYTES: usize = 32 << 10;
 /// Interval of heartbeats while a stream has no other frames.
-pub const BEAT: Duration = Duration::from_secs(1);
+pub const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum silence of a stream that is being read.
 pub const SILENCE: Duration = Duration::from_secs(20);
 /// Time without a read after which a stream's job is cancelled. Gateways give up on slow readers earlier.
 pub(crate) const UNREAD: Duration = Duration::from_secs(60);
 /// Maximum number of heartbeats per job.
-pub(crate) const MAX_BEATS: u32 = 1 << 18;
+pub(crate) const MAX_ALIVE_FRAMES: u32 = 1 << 18;
 /// Maximum bytes of text per token id.
 pub(crate) const MAX_TOKEN_BYTES: u64 = 4 << 10;
 /// Maximum number of answers per job.
@@ -68,4 +68,4 @@ pub const MAX_REFUSAL_BYTES: usize = 16 << 10;
 /// Maximum number of characters of the other side's text that are repeated.
 pub(crate) const SAID_CHARS: usize = 300;
 /// Minimum time between two log messages about requests without a valid ticket, in nanoseconds.
-pub(crate) const TOLD_EVERY_NS: u64 = 10_000_000_000;
+pub(crate) const REPORT_INTERVAL_NS: u64 = 10_000_000_000;

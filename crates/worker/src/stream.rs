@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::frame::WorkerFrame;
 use crate::framing::put_frame;
 use crate::job_record::{CANCELLED_BY_GATEWAY, JobRecord, UNREAD_TOO_LONG};
-use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
+use crate::limits::{ALIVE_PERIOD, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
 use crate::offer::OfferedModel;
 use crate::report::{ReportExtras, WorkerReport};
 
@@ -33,7 +33,7 @@ pub(crate) struct JobStream {
     record: Option<JobRecord>,
     /// Frames that are not written yet.
     ready: VecDeque<WorkerFrame>,
-    beat: Pin<Box<Sleep>>,
+    ticker: Pin<Box<Sleep>>,
     /// The last frame was written.
     over: bool,
 }
@@ -71,10 +71,10 @@ impl JobStream {
             over: AtomicBool::new(false),
             unread: AtomicBool::new(false),
         });
-        tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
+        tokio::spawn(cancel_unread(Arc::downgrade(&held), Arc::clone(&clock)));
         let ready = VecDeque::from([WorkerFrame::Alive(offer.engine.load())]);
-        let (record, beat) = (Some(record), Box::pin(sleep(BEAT)));
-        Self { events, held, offer, clock, in_full, record, ready, beat, over: false }
+        let (record, ticker) = (Some(record), Box::pin(sleep(ALIVE_PERIOD)));
+        Self { events, held, offer, clock, in_full, record, ready, ticker, over: false }
     }
 
     /// Queues the frames of an event.
@@ -95,11 +95,11 @@ impl JobStream {
                 self.over = true;
                 // Reports the engine's current load, so that the gateway can place its next call.
                 self.ready.push_back(WorkerFrame::Alive(self.offer.engine.load()));
-                WorkerFrame::Done(self.tell(&report))
+                WorkerFrame::Done(self.report(&report))
             }
             Some(JobEvent::Failed { error, report }) => {
                 self.over = true;
-                let report = self.tell(&report);
+                let report = self.report(&report);
                 WorkerFrame::Failed { error: error.into(), report }
             }
             // The engine is gone. No end frame is sent, so that the gateway does not take this for the end.
@@ -132,7 +132,7 @@ impl JobStream {
     }
 
     /// Returns the final report. Queues the additional report before it, if the gateway asked for that.
-    fn tell(&mut self, report: &JobReport) -> WorkerReport {
+    fn report(&mut self, report: &JobReport) -> WorkerReport {
         if self.in_full {
             self.ready.push_back(WorkerFrame::Also(ReportExtras::from(report)));
         }
@@ -179,19 +179,19 @@ impl AnswerFrames for JobStream {
                 self.held.over.store(true, Ordering::Relaxed);
                 return Poll::Ready(None);
             }
-            let mut beats = false;
-            while self.beat.as_mut().poll(cx).is_ready() {
-                beats = true;
-                self.beat.as_mut().reset(Instant::now() + BEAT);
+            let mut is_due = false;
+            while self.ticker.as_mut().poll(cx).is_ready() {
+                is_due = true;
+                self.ticker.as_mut().reset(Instant::now() + ALIVE_PERIOD);
             }
-            if !beats {
+            if !is_due {
                 return Poll::Pending;
             }
             if put_frame(&mut out, &WorkerFrame::Alive(self.offer.engine.load())).is_err() {
                 return Poll::Ready(Some(Err(BrokenOff)));
             }
         } else {
-            self.beat.as_mut().reset(Instant::now() + BEAT);
+            self.ticker.as_mut().reset(Instant::now() + ALIVE_PERIOD);
         }
         Poll::Ready(Some(Ok(Bytes::from(out))))
     }
@@ -237,7 +237,7 @@ fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = WorkerFrame> {
 }
 
 /// Cancels a job whose stream has not been read for a long time, because its events are stuck in the transport.
-async fn let_go_unread(held: std::sync::Weak<HeldJob>, clock: Arc<dyn Clock>) {
+async fn cancel_unread(held: std::sync::Weak<HeldJob>, clock: Arc<dyn Clock>) {
     loop {
         sleep(UNREAD / 4).await;
         let Some(held) = held.upgrade() else { return };

@@ -449,8 +449,8 @@ mod tests {
     #[test]
     fn a_short_secret_is_none_and_no_secret_is_shown() {
         let short = SecretString::from("  secret of thirty-one letters!  ");
-        let told = WorkerSecret::new(&short).unwrap_err().to_string();
-        assert!(told.contains("32 or more") && !told.contains("thirty"), "{told}");
+        let error = WorkerSecret::new(&short).unwrap_err().to_string();
+        assert!(error.contains("32 or more") && !error.contains("thirty"), "{error}");
         let shown = format!("{:?}", secret("0123456789"));
         assert_eq!(shown, "Secret(..)");
     }

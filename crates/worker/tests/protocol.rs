@@ -303,7 +303,7 @@ fn each_lie_of_a_worker_has_a_name() {
             vec![STARTED, tokens(3, &[1]), finished(3), WorkerFrame::Done(report(2, 1, 1))],
             WorkerFault::Usage,
         ),
-        (plain(), vec![wrote(0, 0), wrote(0, 0)], WorkerFault::ToldTwice),
+        (plain(), vec![wrote(0, 0), wrote(0, 0)], WorkerFault::ReportedTwice),
         (
             plain(),
             vec![STARTED, tokens(3, &[1]), finished(3), wrote(1, 0), WorkerFrame::Done(report(0, 2, 1))],
@@ -313,8 +313,8 @@ fn each_lie_of_a_worker_has_a_name() {
     for (sampling, frames, expected) in rows {
         assert_eq!(fault(sampling, frames), expected);
     }
-    let beats = vec![WorkerFrame::Alive(LoadReport::default()); (1 << 18) + 1];
-    assert_eq!(fault(plain(), beats), WorkerFault::Beats);
+    let alive_frames = vec![WorkerFrame::Alive(LoadReport::default()); (1 << 18) + 1];
+    assert_eq!(fault(plain(), alive_frames), WorkerFault::AliveFrames);
 }
 
 #[test]
@@ -381,14 +381,14 @@ fn nothing_is_believed_to_be_kept_but_what_was_marked_and_is_not_counted_twice()
         for frame in [STARTED, tokens(3, &[1]), finished(3), wrote(minutes, hour)] {
             audit.take(frame).unwrap();
         }
-        let told = format!("{marks:?}: {input}, {minutes}, {hour}");
+        let text = format!("{marks:?}: {input}, {minutes}, {hour}");
         match audit.take(WorkerFrame::Done(report(input, 2, 1))) {
             Ok(FrameMeaning::Over(Ok(()), last)) if fits => {
                 let usage = last.within(10, 0).usage;
-                assert_eq!((usage.input, usage.cached_input, usage.output), (input, 2, 1), "{told}");
-                assert_eq!((usage.cache_write, usage.cache_write_1h), (minutes, hour), "{told}");
+                assert_eq!((usage.input, usage.cached_input, usage.output), (input, 2, 1), "{text}");
+                assert_eq!((usage.cache_write, usage.cache_write_1h), (minutes, hour), "{text}");
             }
-            other => assert!(!fits && other == Err(WorkerFault::Usage), "{told}: {other:?}"),
+            other => assert!(!fits && other == Err(WorkerFault::Usage), "{text}: {other:?}"),
         }
         // A failed job is charged as well, so its report is limited to what is possible.
         let mut audit = JobAudit::new(&job, VOCAB, WINDOW);
@@ -397,9 +397,9 @@ fn nothing_is_believed_to_be_kept_but_what_was_marked_and_is_not_counted_twice()
         let Ok(FrameMeaning::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
         let usage = last.within(10, 0).usage;
         let most = |life| marks.iter().filter(|(_, own)| *own >= life).map(|(at, _)| u64::from(*at)).max();
-        assert!(usage.prompt_tokens() <= 10, "{told}: {usage:?}");
-        assert!(usage.cache_writes() <= most(Minutes).unwrap_or(0), "{told}: {usage:?}");
-        assert!(usage.cache_write_1h <= most(Hour).unwrap_or(0), "{told}: {usage:?}");
+        assert!(usage.prompt_tokens() <= 10, "{text}: {usage:?}");
+        assert!(usage.cache_writes() <= most(Minutes).unwrap_or(0), "{text}: {usage:?}");
+        assert!(usage.cache_write_1h <= most(Hour).unwrap_or(0), "{text}: {usage:?}");
     }
 }
 

@@ -325,7 +325,7 @@ pub(crate) async fn verify(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
 ) -> Result<Json<LedgerCheck>, ApiProblem> {
-    let found = app.house(|house| house.verify()).await??;
+    let found = app.server(|server| server.verify()).await??;
     let told =
         if found.ok { "every invariant holds".to_owned() } else { format!("{} faults", found.finding_count) };
     app.note(&who, "ledger.verify", "ledger".to_owned(), told).await?;
@@ -336,7 +336,7 @@ pub(crate) async fn holds(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<OpenHold>>, ApiProblem> {
-    let mut holds = app.house(|house| house.holds()).await?;
+    let mut holds = app.server(|server| server.holds()).await?;
     holds.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(Json(RowPage::by(holds, query.limit, query.cursor.as_deref(), |hold| hold.id.clone())))
 }

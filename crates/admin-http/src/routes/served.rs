@@ -37,7 +37,7 @@ pub(crate) async fn models(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<ServedModel>>, ApiProblem> {
-    let mut models = app.house(|house| house.models()).await?;
+    let mut models = app.server(|server| server.models()).await?;
     models.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(Json(RowPage::by(models, query.limit, query.cursor.as_deref(), |model| model.name.clone())))
 }
@@ -58,14 +58,14 @@ pub(crate) async fn inspect(
     State(app): State<AdminApp>,
     PathName(ByName { name }): PathName<ByName>,
 ) -> Result<Json<Inspected>, ApiProblem> {
-    inspected(app.house(move |house| house.inspect(&name)).await??)
+    inspected(app.server(move |server| server.inspect(&name)).await??)
 }
 
 pub(crate) async fn checkpoints(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<StoredCheckpoint>>, ApiProblem> {
-    let found = app.house(|house| house.checkpoints()).await?;
+    let found = app.server(|server| server.checkpoints()).await?;
     RowPage::from_place(found, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
@@ -73,14 +73,14 @@ pub(crate) async fn inspect_checkpoint(
     State(app): State<AdminApp>,
     PathName(ByName { name }): PathName<ByName>,
 ) -> Result<Json<Inspected>, ApiProblem> {
-    inspected(app.house(move |house| house.inspect_checkpoint(&name)).await??)
+    inspected(app.server(move |server| server.inspect_checkpoint(&name)).await??)
 }
 
 pub(crate) async fn prices(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<ModelPrices>>, ApiProblem> {
-    let prices = app.house(|house| house.prices()).await??;
+    let prices = app.server(|server| server.prices()).await??;
     RowPage::from_place(prices, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 

@@ -60,14 +60,14 @@ async fn organisations_projects_keys_and_money_are_administered() {
     assert_eq!(revoked["durability"], "written");
     let audit = ok(&world, Role::Admin, get, "/audit?limit=4", Value::Null).await;
     let rows = audit["data"].as_array().unwrap();
-    let told: Vec<_> =
+    let listed: Vec<_> =
         rows.iter().map(|row| (row["act"].as_str().unwrap(), row["actor"].as_str().unwrap())).collect();
     assert_eq!(
-        told.iter().map(|(act, _)| *act).collect::<Vec<_>>(),
+        listed.iter().map(|(act, _)| *act).collect::<Vec<_>>(),
         ["key.revoke", "budget.set", "budget.set", "credit.correct"]
     );
-    assert_eq!(told[0].1, world.operator(Role::Developer).actor());
-    assert_eq!(told[1].1, world.operator(Role::Billing).actor());
+    assert_eq!(listed[0].1, world.operator(Role::Developer).actor());
+    assert_eq!(listed[1].1, world.operator(Role::Billing).actor());
 }
 
 #[tokio::test]

@@ -251,7 +251,7 @@ fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
     else {
         panic!()
     };
-    let told: Vec<_> = grants.iter().map(|of| (of.amount.to_string(), of.reference.as_str())).collect();
+    let listed: Vec<_> = grants.iter().map(|of| (of.amount.to_string(), of.reference.as_str())).collect();
     let expected = [
         ("-$8.00", "more than there is"),
         ("$1.00", ""),
@@ -260,22 +260,22 @@ fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
         ("$2.50", ""),
         ("$5.00", "invoice \"17\", ö"),
     ];
-    assert_eq!(told, expected.map(|(amount, reference)| (amount.to_owned(), reference)));
+    assert_eq!(listed, expected.map(|(amount, reference)| (amount.to_owned(), reference)));
     let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 4, before: None }).unwrap()
     else {
         panic!()
     };
-    let told: Vec<_> =
+    let listed: Vec<_> =
         rows.iter().map(|row| (row.act.as_str(), row.subject.as_str(), row.detail.as_str())).collect();
     assert_eq!(
-        told[1..],
+        listed[1..],
         [
             ("credit.grant", "o", "$1.00 paid, reference \"\""),
             ("credit.correct", "o", "-$8.00 paid, reference \"more than there is\""),
             ("budget.set", "p", "$3.00 a month"),
         ]
     );
-    assert_eq!((told[0].0, told[0].2.contains("did not happen")), ("money.refused", true), "{told:?}");
+    assert_eq!((listed[0].0, listed[0].2.contains("did not happen")), ("money.refused", true), "{listed:?}");
     assert!(rows.iter().all(|row| row.actor == "tester"));
     assert_eq!(service.directory.announced().unwrap(), []);
     service.directory.verify_audit().unwrap();

@@ -201,11 +201,11 @@ fn what_is_kept_has_bounds_of_each_tenant_and_of_all_and_an_end() {
     let answer = vec![7_u32; 10_000];
     let count = |kept: &GeneratedIdCache| {
         let inner = kept.0.lock();
-        let all = inner.tenants.values().flat_map(|shelf| shelf.answers.values().flatten());
+        let all = inner.tenants.values().flat_map(|tenant| tenant.answers.values().flatten());
         let (bytes, answers) = all.fold((0, 0), |(bytes, count), kept| (bytes + kept.bytes(), count + 1));
-        let shelves: usize = inner.tenants.values().map(|shelf| shelf.bytes).sum();
-        assert_eq!((bytes, bytes), (inner.bytes, shelves), "the books agree");
-        assert!(inner.tenants.values().all(|shelf| !shelf.answers.is_empty()));
+        let tenant_bytes: usize = inner.tenants.values().map(|tenant| tenant.bytes).sum();
+        assert_eq!((bytes, bytes), (inner.bytes, tenant_bytes), "the books agree");
+        assert!(inner.tenants.values().all(|tenant| !tenant.answers.is_empty()));
         (bytes, answers)
     };
     kept.put(&salt("quiet"), &end(5), &answer, NOW);

@@ -57,11 +57,11 @@ pub(super) fn counts(batch: &Batch) -> String {
 
 /// The faults of its input lines.
 pub(super) fn faults(batch: &Batch) -> String {
-    let told = batch.faults.iter().map(|fault| match fault.line {
+    let lines = batch.faults.iter().map(|fault| match fault.line {
         Some(line) => format!("  line {line}: {}\n", fault.message),
         None => format!("  {}\n", fault.message),
     });
-    told.collect()
+    lines.collect()
 }
 
 /// The number of requests that have been answered or have failed.

@@ -9,11 +9,11 @@ use headrace_server::datadir;
 use headrace_trace::counted;
 
 use crate::arguments::backup::BackupArgs;
-use crate::commands::{CommandError, data_dir, recent_calls, tell};
+use crate::commands::{CommandError, data_dir, print, recent_calls};
 
 /// Makes a copy, checks it, and prints the result.
 pub(crate) fn run(args: &BackupArgs) -> ExitCode {
-    tell(copy(args))
+    print(copy(args))
 }
 
 fn copy(args: &BackupArgs) -> Result<String, CommandError> {

@@ -7,15 +7,15 @@ use headrace_domain::{Clock, SystemClock};
 use headrace_trace::TraceError;
 
 use crate::arguments::cache::CacheArgs;
-use crate::commands::{CommandError, tell, traces};
+use crate::commands::{CommandError, print, traces};
 
 /// Computes and prints the report.
 pub(crate) fn run(args: &CacheArgs) -> ExitCode {
-    let told = || {
+    let report_text = || {
         let failed = |error: TraceError| CommandError::Other(error.to_string());
         let query = args.query(SystemClock::new().now()).map_err(CommandError::Other)?;
         let report = traces(&args.at)?.cache(&query).map_err(failed)?;
         Ok(if args.at.json { format!("{:#}\n", report.json()) } else { report.table() })
     };
-    tell(told())
+    print(report_text())
 }

@@ -66,7 +66,7 @@ fn as_json(page: &ErrorPage) -> Value {
     let code = page.code();
     json!({
         "code": code.name(),
-        "status": code.is_told().then(|| code.status()),
+        "status": code.is_public().then(|| code.status()),
         "stage": code.stage().name(),
         "what": code.meaning(),
         "why": page.why(),
@@ -79,7 +79,7 @@ fn as_json(page: &ErrorPage) -> Value {
 }
 
 fn list() -> String {
-    let rows = Code::ALL.iter().filter(|code| code.is_told()).map(|code| {
+    let rows = Code::ALL.iter().filter(|code| code.is_public()).map(|code| {
         let (name, stage) = (code.name().to_owned(), code.stage().name().to_owned());
         vec![name, code.status().to_string(), stage, code.meaning().to_owned()]
     });

@@ -11,7 +11,7 @@ use headrace_ledger::prices::PriceConfig;
 use headrace_server::check::{self, CheckedConfig, check};
 use headrace_server::first_start;
 use headrace_server::running_model::InMemory;
-use headrace_server::tokenizer_assets::Wordbooks;
+use headrace_server::tokenizer_assets::AssetsByModel;
 use headrace_server::upstreams::{UpstreamRegistry, asked};
 use headrace_terminal::output;
 
@@ -30,9 +30,9 @@ pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Settin
             output::say(&format!("\n{set}"));
             code
         }
-        Ok(CheckedConfig { config, plan, books, .. }) => {
+        Ok(CheckedConfig { config, plan, assets_by_model, .. }) => {
             let mut warnings = check::remarks(&config);
-            let seen = look(&config, books, &mut warnings);
+            let seen = look(&config, assets_by_model, &mut warnings);
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
             let verdict = match warnings.len() {
                 0 => "no faults".to_owned(),
@@ -60,7 +60,11 @@ struct SeenUpstreams {
 
 /// Asks the upstreams of a configuration which models they serve. A fault of an upstream is a warning, because the
 /// server starts all the same.
-fn look(config: &ServerSettings, books: Wordbooks, warnings: &mut Vec<String>) -> SeenUpstreams {
+fn look(
+    config: &ServerSettings,
+    assets_by_model: AssetsByModel,
+    warnings: &mut Vec<String>,
+) -> SeenUpstreams {
     warnings.extend(config.storage.beyond_the_disk(&config.files, &config.data_dir));
     if config.upstreams.is_empty() {
         return SeenUpstreams::default();
@@ -76,9 +80,9 @@ fn look(config: &ServerSettings, books: Wordbooks, warnings: &mut Vec<String>) -
     warnings.extend(sites.iter().filter_map(|site| site.fault()));
     let rows = sites.iter().map(|site| site.describe().to_vec()).collect();
     let asked = output::table(&["upstream", "kind", "at", "serves"], rows);
-    let fronted = upstreams.fronted(config, books, sites);
+    let fronted = upstreams.fronted(config, assets_by_model, sites);
     let rows = fronted.models.iter().map(|model| {
-        let window = model.lane.context_window();
+        let window = model.backend.context_window();
         vec![
             model.name.to_string(),
             window.map_or_else(|| "–".to_owned(), |window| format!("{window} tokens")),

@@ -7,11 +7,11 @@ use headrace_domain::{Clock, SystemClock, UnixNanos};
 use headrace_trace::MarginReport;
 
 use crate::arguments::margin::MarginArgs;
-use crate::commands::{CommandError, stored_traces, tell, time};
+use crate::commands::{CommandError, print, stored_traces, time};
 
 /// Computes and prints the margin.
 pub(crate) fn run(args: &MarginArgs) -> ExitCode {
-    tell(sum(args))
+    print(sum(args))
 }
 
 fn sum(args: &MarginArgs) -> Result<String, CommandError> {

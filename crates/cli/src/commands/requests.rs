@@ -7,11 +7,11 @@ use headrace_terminal::output;
 use headrace_trace::{CallPage, TraceError, WaterfallOptions, table};
 
 use crate::arguments::requests::RequestsArgs;
-use crate::commands::{CommandError, stored_traces, tell_by, time};
+use crate::commands::{CommandError, print_with, stored_traces, time};
 
 /// Searches and prints a page of calls.
 pub(crate) fn run(args: &RequestsArgs) -> ExitCode {
-    tell_by(output::say_drawn, find(args))
+    print_with(output::say_drawn, find(args))
 }
 
 fn find(args: &RequestsArgs) -> Result<String, CommandError> {

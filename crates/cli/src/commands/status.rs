@@ -30,7 +30,7 @@ pub(crate) fn reload(at: &ServerArgs) -> ExitCode {
 }
 
 fn describe(status: &ServerStatus) -> String {
-    let books = format!(
+    let ledger = format!(
         "  available  {}\n  held       {} by {}\n  revenue    {}, {} settled\n",
         status.totals.available,
         status.totals.held,
@@ -39,12 +39,12 @@ fn describe(status: &ServerStatus) -> String {
         counted(status.totals.settled, "call")
     );
     if status.pid == 0 {
-        return format!("no server runs on this data directory: start it with `headrace up`\n{books}");
+        return format!("no server runs on this data directory: start it with `headrace up`\n{ledger}");
     }
     let ready = if status.not_ready.is_empty() { "ready" } else { "not ready" };
     let why: String = status.not_ready.iter().map(|why| format!("  not ready  {why}\n")).collect();
     format!(
-        "headrace {} is {ready} at {} (process {}, since {} UTC)\n{why}  models     {}\n  in flight  {}\n{books}{}",
+        "headrace {} is {ready} at {} (process {}, since {} UTC)\n{why}  models     {}\n  in flight  {}\n{ledger}{}",
         status.version,
         status.listen,
         status.pid,

@@ -10,11 +10,11 @@ use headrace_trace::{Month, TraceError, UsageReader};
 
 use crate::arguments::ServerArgs;
 use crate::arguments::usage::{StatementArgs, UsageArgs};
-use crate::commands::{CommandError, data_dir, recent_calls, tell};
+use crate::commands::{CommandError, data_dir, print, recent_calls};
 
 /// Prints calls, tokens and money.
 pub(crate) fn usage(args: &UsageArgs) -> ExitCode {
-    let told = || {
+    let report_text = || {
         let query = args.query(SystemClock::new().now()).map_err(CommandError::Other)?;
         let report = open(&args.at)?.usage(&query).map_err(failed)?;
         Ok(match (args.at.json, args.csv) {
@@ -23,12 +23,12 @@ pub(crate) fn usage(args: &UsageArgs) -> ExitCode {
             _ => report.table(),
         })
     };
-    tell(told())
+    print(report_text())
 }
 
 /// Prints a project's statement for a month.
 pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
-    let told = || {
+    let report_text = || {
         let month = args.month.unwrap_or_else(|| Month::of(SystemClock::new().now()));
         let found = open(&args.at)?.statement(&args.project, month).map_err(failed)?;
         let missing =
@@ -40,7 +40,7 @@ pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
             _ => statement.text(),
         })
     };
-    tell(told())
+    print(report_text())
 }
 
 fn open(at: &ServerArgs) -> Result<Arc<dyn UsageReader>, CommandError> {

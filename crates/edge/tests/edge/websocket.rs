@@ -63,11 +63,11 @@ async fn each_message_is_a_call_and_each_event_a_message() {
     // A whole answer is one message. Two messages at the same time are answered in sequence.
     say(&mut socket, "{\"a\": 1}").await;
     say(&mut socket, THREE).await;
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..4 {
-        told.push(heard(&mut socket).await.unwrap());
+        received.push(heard(&mut socket).await.unwrap());
     }
-    assert_eq!(told, ["{\"a\": 1}", "1", "1", "1"]);
+    assert_eq!(received, ["{\"a\": 1}", "1", "1", "1"]);
     // An invalid message is answered with an error, and the connection continues.
     say(&mut socket, "no turn").await;
     assert_eq!(heard(&mut socket).await.unwrap(), r#"{"type":"error","status":400,"error":1}"#);
@@ -219,9 +219,9 @@ async fn a_flood_of_pings_that_nobody_answers_to_is_ended() {
         while writing.write_all(&pings).await.is_ok() {}
     };
     tokio::time::timeout(PATIENCE, flood).await.expect("the server reads on");
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     // A reset discards what was not read.
-    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("it stays open");
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut received)).await.expect("it stays open");
     let mut again = open(&served).await;
     say(&mut again, "[1]").await;
     assert_eq!(heard(&mut again).await, Ok("[1]".to_owned()));
@@ -303,9 +303,9 @@ async fn a_message_without_progress_is_ended_whatever_else_comes() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
-    let mut told = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut told)).await.expect("it stays open");
-    assert!(String::from_utf8_lossy(&told).contains("body_timeout"));
+    let mut received = Vec::new();
+    let _ = tokio::time::timeout(PATIENCE, reading.read_to_end(&mut received)).await.expect("it stays open");
+    assert!(String::from_utf8_lossy(&received).contains("body_timeout"));
     pongs.abort();
 }
 
@@ -318,8 +318,8 @@ async fn a_revoked_key_loses_its_connections_idle_or_at_work() {
     assert_eq!(heard(&mut busy).await, Ok("1".to_owned()));
     served.stub.revoked.store(true, Ordering::SeqCst);
     for socket in [&mut idle, &mut busy] {
-        let told = heard(socket).await.unwrap();
-        assert!(told.contains("invalid_api_key"), "{told}");
+        let received = heard(socket).await.unwrap();
+        assert!(received.contains("invalid_api_key"), "{received}");
         assert_eq!(heard(socket).await, Err(Some(CloseCode::Policy)));
     }
     served.stub.until_in_flight(0).await;

@@ -46,8 +46,11 @@ struct TestPrompt {
 impl TestPrompt {
     fn of(tenant: &'static str, parts_after: usize, own: u32) -> Self {
         let ids = (0..512).map(|at| if at < parts_after { at as u32 } else { own + at as u32 }).collect();
-        let whose =
-            if tenant == "untold" { BlockOwner::Untold } else { BlockOwner::Labelled(salt(tenant).label()) };
+        let whose = if tenant == "untold" {
+            BlockOwner::Unreported
+        } else {
+            BlockOwner::Labelled(salt(tenant).label())
+        };
         Self { whose, tenant, ids }
     }
 
@@ -155,7 +158,7 @@ fn check(size: usize, told: Vec<IndexEvent>) -> Result<(), TestCaseError> {
         prop_assert_eq!(index.is_empty(), plain.blocks.is_empty());
         for prompt in &prompts {
             let own = plain.held(BlockOwner::Labelled(salt(prompt.tenant).label()), &prompt.ids, size);
-            let anyones = plain.held(BlockOwner::Untold, &prompt.ids, size);
+            let anyones = plain.held(BlockOwner::Unreported, &prompt.ids, size);
             prop_assert_eq!(index.held(&prompt.keys()), CachedTokens { own, anyones });
         }
         // Nothing is left of removed blocks.
@@ -181,7 +184,7 @@ proptest! {
 fn what_makes_no_sense_is_refused() {
     let mut index = PrefixIndex::new(4, false);
     fn stored<'a>(blocks: &'a [u128], tokens: &'a [u32], block_tokens: usize) -> StoredRun<'a> {
-        StoredRun { parent: None, blocks, tokens, block_tokens, whose: BlockOwner::Untold }
+        StoredRun { parent: None, blocks, tokens, block_tokens, whose: BlockOwner::Unreported }
     }
     for (blocks, tokens, size) in
         [(&[1u128, 2][..], 31, 16), (&[1], 16, 0), (&[], 16, 16), (&[1, 2], 32, usize::MAX)]

@@ -67,10 +67,10 @@ fn nobody_herds_after_stale_reports() {
         under_seeds(&plan, |seen| {
             let herding = mean(&seen.herding);
             let worst = seen.herding.iter().copied().fold(0.0, f64::max);
-            let told =
+            let text =
                 format!("{gateways} gateways, {rate} calls/s: max/mean {herding:.2}, worst {worst:.2}");
-            println!("{told}");
-            assert!(herding <= most && worst <= most_ever, "{told}");
+            println!("{text}");
+            assert!(herding <= most && worst <= most_ever, "{text}");
             assert_eq!(seen.failed, 0);
             // No worker starves.
             let each = seen.calls as f64 / seen.by_server.len() as f64;

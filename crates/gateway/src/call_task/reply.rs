@@ -129,7 +129,7 @@ fn meta_of(work: &RenderedWork, request: RequestId, started: UnixNanos) -> Reply
         request_id: request,
         created_unix_s: started.seconds(),
         model: work.model.name.to_string(),
-        system_fingerprint: work.model.lane.numerics().to_owned(),
+        system_fingerprint: work.model.backend.numerics().to_owned(),
         tier: work.call.tier,
         chosen: ShownSampling { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
         diagnosis: work.diagnosis.clone(),

@@ -19,7 +19,7 @@ pub(super) async fn on_body(
     (endpoint, body): (Endpoint, Bytes),
 ) -> Result<ReferencedBody, Rejection> {
     if endpoint == Endpoint::Responses {
-        let passes = catalog.models().any(|model| model.lane.passes_responses());
+        let passes = catalog.models().any(|model| model.backend.passes_responses());
         if passes || may_refer(&body) {
             // Boxed, so that the futures of other calls reserve no space for it.
             return Box::pin(gateway.resources().with_state(body, passes, caller)).await;

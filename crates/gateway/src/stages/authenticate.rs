@@ -108,7 +108,7 @@ pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), 
     if gateway.catalog().has_free_model() {
         return Ok(());
     }
-    let Some(standing) = parts.books.standing_hint(&principal.org, &principal.project) else {
+    let Some(standing) = parts.ledger.standing_hint(&principal.org, &principal.project) else {
         let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
         return Err(unknown.into());
     };

@@ -58,7 +58,7 @@ impl KeyedCall {
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
-        let mut transacted = parts.books.decide(vec![command], now).await;
+        let mut transacted = parts.ledger.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
             self.principal.lease.release(now);
             features::on_hold_refused(context, &refusal);

@@ -111,7 +111,7 @@ fn each_text(model: &ServedModel, call: &Call, each: &mut dyn FnMut(&str, TextPl
             to_encode.written().for_each(|text| each(text, TextPlace::Apart));
             for text in &to_encode.texts {
                 if let (EncodeText::One(PromptItem::Ids(ids)), Some(tokenizer)) =
-                    (text, model.lane.tokenizer())
+                    (text, model.backend.tokenizer())
                 {
                     each(&tokenizer.decode(ids, false), TextPlace::Apart);
                 }
@@ -123,7 +123,7 @@ fn each_text(model: &ServedModel, call: &Call, each: &mut dyn FnMut(&str, TextPl
                 match item {
                     PromptItem::Text(text) => each(text, TextPlace::Apart),
                     PromptItem::Ids(ids) => {
-                        let text = model.lane.tokens().map(|lane| lane.tokenizer.decode(ids, false));
+                        let text = model.backend.tokens().map(|backend| backend.tokenizer.decode(ids, false));
                         each(&text.unwrap_or_default(), TextPlace::Apart);
                     }
                 }

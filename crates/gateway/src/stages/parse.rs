@@ -83,8 +83,8 @@ fn read(
     let NamedModel { asked, model } = named;
     let sent_on = model.as_ref().is_some_and(|model| match endpoint {
         // A response is parsed if it is sent on as a chat, or if it continues from something stored here.
-        Endpoint::Responses => may_pass && model.lane.passes_responses(),
-        _ => model.lane.is_messages(),
+        Endpoint::Responses => may_pass && model.backend.passes_responses(),
+        _ => model.backend.is_messages(),
     });
     if sent_on {
         let call = Box::new(headrace_relay::skim(endpoint, body, limits)?);

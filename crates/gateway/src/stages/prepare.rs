@@ -49,7 +49,9 @@ impl ReceivedRequest {
 impl NamedModel {
     /// Whether a call is sent on unchanged: no stage reads its words, and none translates it into another dialect.
     fn goes_as_it_is(&self, catalog: &Catalog, endpoint: Endpoint) -> bool {
-        let Some(model) = self.model.as_ref().filter(|model| model.lane.is_messages()) else { return false };
+        let Some(model) = self.model.as_ref().filter(|model| model.backend.is_messages()) else {
+            return false;
+        };
         let own = endpoint.dialect();
         endpoint != Endpoint::Responses
             && catalog.judge().is_none()

@@ -327,12 +327,12 @@ impl EncodeInputs {
     fn grammar(
         &self,
         model: &ServedModel,
-        lane: &TokenBackend,
+        backend: &TokenBackend,
         call: &Call,
         prompt: &str,
     ) -> Result<(Option<SharedGrammar>, u64), Rejection> {
         let from = is_constrained(call).then(Instant::now);
-        let grammar = self.form_of(|owner| compile_grammar(model, lane, call, prompt, owner))?;
+        let grammar = self.form_of(|owner| compile_grammar(model, backend, call, prompt, owner))?;
         let nanos = from.map_or(0, |from| u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
         Ok((grammar, nanos))
     }
@@ -403,11 +403,11 @@ fn encode_by_backend(
     call: &Call,
     inputs: &EncodeInputs,
 ) -> Result<EncodedCall, Rejection> {
-    match &model.lane {
-        Backend::Tokens(lane) => encode_prompts(model, lane, call, inputs),
-        Backend::Vectors(lane) => {
+    match &model.backend {
+        Backend::Tokens(backend) => encode_prompts(model, backend, call, inputs),
+        Backend::Vectors(backend) => {
             let most_tokens = inputs.limits.max_encode_tokens;
-            let texts = encode_texts(model, lane, call, most_tokens, TokenizerMemory(&inputs.memory))?;
+            let texts = encode_texts(model, backend, call, most_tokens, TokenizerMemory(&inputs.memory))?;
             Ok(EncodedCall::of(RenderedInput::Vectors(RenderedVectors { texts: EnginePrompts::new(texts) })))
         }
         Backend::Messages(_) => {
@@ -420,24 +420,24 @@ fn encode_by_backend(
 
 fn encode_prompts(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     inputs: &EncodeInputs,
 ) -> Result<EncodedCall, Rejection> {
-    check_supported(model, lane, call)?;
+    check_supported(model, backend, call)?;
     could_fit(model, call)?;
     let memory = TokenizerMemory(&inputs.memory);
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let reasoning = Some(&call.reasoning);
             let options = RenderOptions { add_generation_prompt: true, now: inputs.now, reasoning };
-            let (ids, text) = encode_conversation(model, lane, conversation, &options, memory)?;
+            let (ids, text) = encode_conversation(model, backend, conversation, &options, memory)?;
             let cache = (&inputs.generated_ids, &inputs.salt);
-            let past = reuse_past_answers(model, lane, call, cache, (ids, Some(&text)), inputs.now);
+            let past = reuse_past_answers(model, backend, call, cache, (ids, Some(&text)), inputs.now);
             let ReusedHistory { ids, kept_answers, recorder } = past;
-            let (grammar, form_ns) = inputs.grammar(model, lane, call, &text)?;
-            let reasoning_budget = reasoning_budget(model, lane, call, (&text, grammar.is_some()))?;
-            let pins = cache_pins(lane, call, &text, &ids);
+            let (grammar, form_ns) = inputs.grammar(model, backend, call, &text)?;
+            let reasoning_budget = reasoning_budget(model, backend, call, (&text, grammar.is_some()))?;
+            let pins = cache_pins(backend, call, &text, &ids);
             let prompts = EnginePrompts::new(vec![ids.into()]);
             let text = Some(text);
             let tokens = RenderedTokens { prompts, text, grammar, reasoning_budget, pins, recorder };
@@ -447,8 +447,8 @@ fn encode_prompts(
         Prompt::Relayed(_) => Err(rendering_failed("it was read to be sent on")),
         Prompt::Raw(items) => {
             let each =
-                items.iter().enumerate().map(|item| encode_raw_prompt(model, lane, call, item, memory));
-            let (grammar, form_ns) = inputs.grammar(model, lane, call, "")?;
+                items.iter().enumerate().map(|item| encode_raw_prompt(model, backend, call, item, memory));
+            let (grammar, form_ns) = inputs.grammar(model, backend, call, "")?;
             let tokens = RenderedTokens {
                 prompts: EnginePrompts::new(each.collect::<Result<_, _>>()?),
                 text: None,
@@ -470,10 +470,10 @@ fn sampling(
     rendered: &RenderedInput,
     request_bits: u128,
 ) -> Result<Sampling, Rejection> {
-    match &model.lane {
-        Backend::Tokens(lane) => {
+    match &model.backend {
+        Backend::Tokens(backend) => {
             let longest = rendered.prompts().map_or(0, EnginePrompts::longest);
-            resolve(gateway, model, lane, call, longest, request_bits)
+            resolve(gateway, model, backend, call, longest, request_bits)
         }
         // An encoder samples nothing.
         Backend::Vectors(_) => Ok(call.sampling.resolve(&SamplingDefaults::default(), 0, 0)),
@@ -486,12 +486,12 @@ fn sampling(
 fn resolve(
     gateway: &Gateway,
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     longest: usize,
     request_bits: u128,
 ) -> Result<Sampling, Rejection> {
-    let window = lane.capabilities.context_window;
+    let window = backend.capabilities.context_window;
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
     let scoring_only = call.sampling.max_tokens == Some(0);
     if longest > window || (longest == window && !scoring_only) {
@@ -517,17 +517,17 @@ fn resolve(
         );
         return Err(Rejection::new(Code::InvalidValue, message).at(Stage::Render).with_param("min_tokens"));
     }
-    let vocab = lane.capabilities.vocab;
+    let vocab = backend.capabilities.vocab;
     if let Some((id, _)) = call.sampling.logit_bias.iter().find(|(id, _)| *id >= vocab) {
-        return Err(out_of_vocabulary("logit_bias", *id, model, &lane.capabilities));
+        return Err(out_of_vocabulary("logit_bias", *id, model, &backend.capabilities));
     }
     if let Some(id) = call.sampling.stop_token_ids.iter().find(|id| **id >= vocab) {
-        return Err(out_of_vocabulary("stop_token_ids", *id, model, &lane.capabilities));
+        return Err(out_of_vocabulary("stop_token_ids", *id, model, &backend.capabilities));
     }
     // The low bits of a UUID v7 are random. They seed a call that names no seed.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
-    let mut sampling = call.sampling.resolve(&lane.defaults, max_tokens, drawn);
-    sampling.stop_token_ids.extend(end_of_fill(lane, call));
+    let mut sampling = call.sampling.resolve(&backend.defaults, max_tokens, drawn);
+    sampling.stop_token_ids.extend(end_of_fill(backend, call));
     Ok(sampling)
 }
 

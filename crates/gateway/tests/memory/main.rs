@@ -16,7 +16,7 @@ mod bodies;
 mod stored;
 mod texts;
 
-use told::{answer_of, chunk, data_event, delta, finish, head, server, usage, whole};
+use scripted_server::{answer_of, chunk, data_event, delta, finish, head, server, usage, whole};
 use world::{Script, Setup, World, ask};
 
 #[allow(dead_code, reason = "the world has more in it than is measured")]
@@ -24,8 +24,8 @@ use world::{Script, Setup, World, ask};
 mod world;
 
 #[allow(dead_code, reason = "the servers can do more than is measured")]
-#[path = "../path/told.rs"]
-mod told;
+#[path = "../path/scripted_server.rs"]
+mod scripted_server;
 
 /// Counts as the system's allocator rounds: multiples of 16 bytes, 16 more for itself.
 struct Counting;
@@ -131,17 +131,18 @@ async fn no_call_that_goes_on_takes_more_than_its_estimate() {
     let streamed = || {
         let words = (0..64).map(|n| chunk(&delta(&format!(" word {n}"))));
         let ends = [chunk(&finish("stop")), chunk(&usage(70, 0, 64)), data_event("", "[DONE]")];
-        std::iter::once(head()).chain(words).chain(ends).collect::<told::Script>()
+        std::iter::once(head()).chain(words).chain(ends).collect::<scripted_server::Script>()
     };
-    let scripts = |make: &dyn Fn() -> told::Script| (0..200).map(|_| make()).collect();
+    let scripts = |make: &dyn Fn() -> scripted_server::Script| (0..200).map(|_| make()).collect();
     let chat = |characters: usize, stream: bool| {
         let messages = json!([{"role": "user", "content": "word ".repeat(characters / 5)}]);
         let body = json!({"model": "far", "max_tokens": 80, "messages": messages, "stream": stream});
         (Endpoint::ChatCompletions, body)
     };
-    let shapes = [(false, &(|| whole(&answer_of("Hi"))) as &dyn Fn() -> told::Script), (true, &streamed)];
+    let shapes =
+        [(false, &(|| whole(&answer_of("Hi"))) as &dyn Fn() -> scripted_server::Script), (true, &streamed)];
     for (stream, make) in shapes {
-        let world = told::world(&[server("a", Dialect::OpenAi, scripts(make))]);
+        let world = scripted_server::world(&[server("a", Dialect::OpenAi, scripts(make))]);
         let rows = [chat(10, stream), chat(100_000, stream), chat(400_000, stream)];
         for ((_, body), taken) in rows.iter().zip(hold_to_estimates(&world, &rows).await) {
             let bytes = body.to_string().len() as u64;
@@ -150,7 +151,7 @@ async fn no_call_that_goes_on_takes_more_than_its_estimate() {
     }
     // A body that is translated into another dialect is parsed for that, with the memory of parsing, off the event
     // loop.
-    let world = told::world(&[server("a", Dialect::Anthropic, Vec::new())]);
+    let world = scripted_server::world(&[server("a", Dialect::Anthropic, Vec::new())]);
     for row in [chat(100_000, false), chat(400_000, false)] {
         let [taken] = hold_to_estimates(&world, std::slice::from_ref(&row)).await[..] else { unreachable!() };
         assert!(taken > 8 * 100_000, "{taken} bytes to read and translate");

@@ -7,7 +7,7 @@ use headrace_call_api::{Question, RequestTarget};
 use headrace_domain::{CallOutcome, Dialect, Endpoint};
 use serde_json::{Value, json};
 
-use crate::told::{answer_of, server, spent, whole, world as relaying};
+use crate::scripted_server::{answer_of, server, spent, whole, world as relaying};
 use crate::world::{Setup, World, read};
 
 const BLANK: &[&str] = &["", " \n\t", "\u{200b}\u{feff}", "\u{3164}"];
@@ -51,9 +51,9 @@ fn calls(model: &str, blank: &str) -> Vec<(Endpoint, Value, &'static str, &'stat
 async fn refused(world: &World, (endpoint, body, code, param): (Endpoint, Value, &str, &str)) {
     let answer = world.call(endpoint, body.clone()).await;
     let status = answer.status;
-    let told: Value = serde_json::from_str(&read(answer).await).unwrap();
-    let error = &told["error"];
-    assert_eq!(status, 400, "{endpoint:?} {body}: {told}");
+    let json: Value = serde_json::from_str(&read(answer).await).unwrap();
+    let error = &json["error"];
+    assert_eq!(status, 400, "{endpoint:?} {body}: {json}");
     assert_eq!(
         (&error["code"], &error["param"], &error["stage"]),
         (&json!(code), &json!(param), &json!("parse"))
@@ -119,11 +119,11 @@ async fn the_id_of_a_stored_file_is_not_sent_on() {
     ] {
         let answer = world.call(endpoint, body.clone()).await;
         let status = answer.status;
-        let told: Value = serde_json::from_str(&read(answer).await).unwrap();
-        let error = &told["error"];
-        assert_eq!((status, &error["param"]), (400, &json!(param)), "{body}: {told}");
-        assert_eq!(error["code"], "unsupported_content", "{told}");
-        assert!(error["message"].as_str().unwrap().contains("send the content itself"), "{told}");
+        let json: Value = serde_json::from_str(&read(answer).await).unwrap();
+        let error = &json["error"];
+        assert_eq!((status, &error["param"]), (400, &json!(param)), "{body}: {json}");
+        assert_eq!(error["code"], "unsupported_content", "{json}");
+        assert!(error["message"].as_str().unwrap().contains("send the content itself"), "{json}");
     }
     assert!(server.asked.lock().unwrap().is_empty());
     assert_eq!((world.ledger.totals().open_holds, spent(world.balance_when_idle().await)), (0, 0));

@@ -10,7 +10,7 @@ use headrace_engine_api::RelayError;
 use headrace_rollout::{CanarySpec, CanaryView, ModelRoute, RouteArm, StickyBy};
 use serde_json::json;
 
-use crate::told::{Script, Told, answer_of, body, failed, offer, server, status, whole};
+use crate::scripted_server::{Script, ScriptedServer, answer_of, body, failed, offer, server, status, whole};
 use crate::world::{Setup, World, header, read};
 
 fn name(text: &str) -> ModelName {
@@ -36,7 +36,7 @@ fn route(weight: u32) -> BTreeMap<ModelName, ModelRoute> {
 
 struct Trial {
     world: World,
-    servers: [Arc<Told>; 2],
+    servers: [Arc<ScriptedServer>; 2],
 }
 
 impl Trial {
@@ -53,7 +53,7 @@ impl Trial {
 
     fn offer(&self, weight: u32) {
         let [one, two] = &self.servers;
-        let models: [(&str, &[Arc<Told>]); 2] =
+        let models: [(&str, &[Arc<ScriptedServer>]); 2] =
             [("a-1", std::slice::from_ref(one)), ("a-2", std::slice::from_ref(two))];
         offer(&self.world, &models, route(weight));
     }
@@ -141,7 +141,7 @@ async fn a_canary_needs_a_model_that_it_is_compared_with() {
     let mut alone = route(1);
     alone.get_mut(&name("moving")).unwrap().arms[0].weight = 0;
     let [one, two] = &trial.servers;
-    let models: [(&str, &[Arc<Told>]); 2] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] =
         [("a-1", std::slice::from_ref(one)), ("a-2", std::slice::from_ref(two))];
     let offered =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| offer(&trial.world, &models, alone)));

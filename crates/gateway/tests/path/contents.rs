@@ -8,8 +8,9 @@ use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use serde_json::{Value, json};
 
-use crate::told::{
-    Script, Told, body, chat, chunk, data_event, delta, finish, head, named, server, spent, usage, world,
+use crate::scripted_server::{
+    Script, ScriptedServer, body, chat, chunk, data_event, delta, finish, head, named, server, spent, usage,
+    world,
 };
 use crate::world::read;
 
@@ -91,7 +92,7 @@ async fn is_whole(dialect: Dialect, endpoint: Endpoint, with_usage: bool, name: 
     if with_usage {
         assert_eq!(paid, 15_000 + 500 + 8_000, "{shown}");
     }
-    assert_eq!(let_go(&server), 1, "{shown}");
+    assert_eq!(dropped_answers(&server), 1, "{shown}");
 }
 
 /// The scripts never end by themselves, so an unbounded wait would make this test hang. All rows wait at the same time.
@@ -110,8 +111,8 @@ async fn a_whole_content_is_a_whole_answer_whatever_the_transport_does() {
     futures_util::future::join_all(rows).await;
 }
 
-fn let_go(server: &Told) -> usize {
-    server.let_go.load(std::sync::atomic::Ordering::SeqCst)
+fn dropped_answers(server: &ScriptedServer) -> usize {
+    server.dropped_answers.load(std::sync::atomic::Ordering::SeqCst)
 }
 
 #[tokio::test]
@@ -150,7 +151,7 @@ async fn a_cut_answer_is_told_as_cut_and_a_server_that_gave_up_is_left() {
     };
     let unknown = "their_own_word";
     let world_of = |word: &str| {
-        let other = server("b", Dialect::OpenAi, vec![crate::told::stream()]);
+        let other = server("b", Dialect::OpenAi, vec![crate::scripted_server::stream()]);
         world(&[server("a", Dialect::OpenAi, vec![ended_by(word)]), other])
     };
     for word in ["model_length", unknown] {
@@ -167,7 +168,7 @@ async fn a_cut_answer_is_told_as_cut_and_a_server_that_gave_up_is_left() {
     }
     // Before any output, another upstream answers in place of one that gave up.
     let gave_up = vec![head(), chunk(&finish("network_error")), data_event("", "[DONE]")];
-    let other = server("b", Dialect::OpenAi, vec![crate::told::stream()]);
+    let other = server("b", Dialect::OpenAi, vec![crate::scripted_server::stream()]);
     let world = world(&[server("a", Dialect::OpenAi, vec![gave_up]), other]);
     let text = read(chat(&world, true, &json!({})).await).await;
     assert!(text.contains(" you"), "{text}");

@@ -260,11 +260,11 @@ async fn whatever_token_it_is_cut_at_the_bytes_are_those_of_an_undisturbed_answe
             assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
             let outcomes: Vec<_> = trace.attempts.iter().map(|attempt| attempt.outcome.name()).collect();
             let open = all.saturating_sub(after).min(choices);
-            let goes_on = if after == 0 { 1 } else { open };
+            let continues = if after == 0 { 1 } else { open };
             assert_eq!(outcomes[0], "failed", "{after}");
             assert!(outcomes[1..].iter().all(|name| *name == "answered"), "{outcomes:?}");
-            assert_eq!(outcomes.len(), 1 + goes_on, "cut after {after}");
-            assert_eq!(engines[1].jobs.lock().unwrap().len(), goes_on);
+            assert_eq!(outcomes.len(), 1 + continues, "cut after {after}");
+            assert_eq!(engines[1].jobs.lock().unwrap().len(), continues);
         }
     }
 }
@@ -368,7 +368,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
 async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
     use ResumeSupport::{Exactly, Likeliest, Never};
     let tokens = TEXT.chars().count() as u64;
-    for (first, second, goes_on) in [
+    for (first, second, continues) in [
         ((Exactly, "a"), (Exactly, "b"), true),
         ((Likeliest, "a"), (Likeliest, "b"), true),
         ((Exactly, "a"), (Likeliest, "a"), true),
@@ -387,21 +387,24 @@ async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
             let (text, _) = read_to_the_end(answer).await;
             world.balance_when_idle().await;
             let (trace, asked) = (world.last_trace(), engines[2].jobs.lock().unwrap().len());
-            let told: Vec<_> = trace
+            let recorded: Vec<_> = trace
                 .continued
                 .iter()
                 .map(|ContinuedAnswer { choice, after_tokens, worker }| (*choice, *after_tokens, &**worker))
                 .collect();
             // Before any output this is an attempt like any other.
             if after == 0 {
-                assert!(text.contains("[DONE]") && told.is_empty() && !text.contains(": headrace"), "{text}");
+                assert!(
+                    text.contains("[DONE]") && recorded.is_empty() && !text.contains(": headrace"),
+                    "{text}"
+                );
                 continue;
             }
-            if !goes_on {
-                assert!(text.contains("engine_unavailable") && told.is_empty() && asked == 0, "{text}");
+            if !continues {
+                assert!(text.contains("engine_unavailable") && recorded.is_empty() && asked == 0, "{text}");
                 continue;
             }
-            assert_eq!(told, [(0, after as u64, "w2")]);
+            assert_eq!(recorded, [(0, after as u64, "w2")]);
             assert_eq!((trace.usage.output, trace.usage.prompt_tokens()), (tokens, trace.usage.input + 3));
             assert_eq!(trace.cost.get(), trace.usage.input as i64 * 1_000 + 300 + tokens as i64 * 4_000);
             assert!(trace.cost <= trace.held && trace.loss.get() == 0);
@@ -451,15 +454,15 @@ async fn an_answer_goes_on_only_where_its_call_may_be_worked_on() {
     let undisturbed = by_choice(said(&good, Endpoint::ChatCompletions, body.clone()).await);
     let ways = [OnBreak::Error, OnBreak::Continue];
     let rows = [(["eu", "us", "eu"], true), (["eu", "us", "ch"], false)];
-    for ((regions, goes_on), way) in rows.into_iter().flat_map(|row| ways.map(|way| (row, way))) {
+    for ((regions, continues), way) in rows.into_iter().flat_map(|row| ways.map(|way| (row, way))) {
         let three = [leaves, with(None), with(None)];
         let (world, engines) = world_of(TEXT, &three, way, None, &regions);
         world.directory.set_org_regions(&world.org, eu(), "test", world.clock.now()).unwrap();
         let heard = by_choice(said(&world, Endpoint::ChatCompletions, body.clone()).await);
         let jobs: Vec<_> = engines.iter().map(|engine| engine.jobs.lock().unwrap().len()).collect();
-        assert_eq!(jobs, [1, 0, usize::from(goes_on)], "{regions:?}");
-        assert_eq!(heard == undisturbed, goes_on, "{heard:?}");
-        if !goes_on {
+        assert_eq!(jobs, [1, 0, usize::from(continues)], "{regions:?}");
+        assert_eq!(heard == undisturbed, continues, "{heard:?}");
+        if !continues {
             assert!(matches!(world.last_trace().outcome, CallOutcome::Failed { .. }), "{heard:?}");
         }
     }

@@ -10,7 +10,9 @@ use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::RelayError;
 use serde_json::{Value, json};
 
-use crate::told::{Script, Told, failed, head, ruled_world, server, spent, status, stream, whole, world};
+use crate::scripted_server::{
+    Script, ScriptedServer, failed, head, ruled_world, server, spent, status, stream, whole, world,
+};
 use crate::world::{Arrival, World, ask, header, read};
 
 fn body() -> Value {
@@ -30,7 +32,7 @@ async fn told(world: &World) -> (u16, Value, Option<String>) {
     (status, serde_json::from_str(&read(answer).await).unwrap(), upstream)
 }
 
-fn servers(scripts: Vec<(&str, Dialect, Script)>) -> Vec<Arc<Told>> {
+fn servers(scripts: Vec<(&str, Dialect, Script)>) -> Vec<Arc<ScriptedServer>> {
     scripts.into_iter().map(|(name, dialect, script)| server(name, dialect, vec![script])).collect()
 }
 

@@ -265,7 +265,7 @@ struct Process {
 }
 
 impl Process {
-    fn start(world: &World, books: Ledger, owner: u64, dir: &Path, cut: Option<(Cut, Sender<()>)>) -> Self {
+    fn start(world: &World, ledger: Ledger, owner: u64, dir: &Path, cut: Option<(Cut, Sender<()>)>) -> Self {
         let store =
             Storage::open(StorageUrl::of_folder(dir), None).batches(FileLimits::default(), None).unwrap();
         let store = Arc::new(Cutting { store, cut, noted: Mutex::default() });
@@ -273,7 +273,7 @@ impl Process {
             clock: Arc::clone(&world.clock) as Arc<dyn Clock>,
             directory: Arc::clone(&world.directory),
             limits: Limits::new(),
-            books: Arc::new(books),
+            ledger: Arc::new(ledger),
             traces: Arc::clone(&world.traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&world.traces) as Arc<dyn TraceLookup>,
             objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
@@ -326,8 +326,8 @@ impl Process {
     }
 }
 
-fn spent(world: &World, books: &Ledger) -> NanoDollars {
-    let standing = books.standing(&world.org, &world.project).unwrap();
+fn spent(world: &World, ledger: &Ledger) -> NanoDollars {
+    let standing = ledger.standing(&world.org, &world.project).unwrap();
     assert_eq!(standing.held, NanoDollars::ZERO, "every hold is resolved");
     NanoDollars::from_dollars("1").unwrap().checked_sub(standing.balance).unwrap()
 }
@@ -354,8 +354,9 @@ fn cut_off(cut: Cut, cost: NanoDollars, prompts: &[Arc<[u32]>]) {
     let (world, dir) = (world(), tempfile::tempdir().unwrap());
     let (dead, died): (_, Receiver<()>) = channel();
     let journal = MemoryJournal::with(world.journal.contents());
-    let (books, _) = Ledger::open(Box::new(Slow(journal.clone())), Owner::new(1), world.clock.now()).unwrap();
-    let first = Process::start(&world, books, 1, dir.path(), Some((cut, dead)));
+    let (ledger, _) =
+        Ledger::open(Box::new(Slow(journal.clone())), Owner::new(1), world.clock.now()).unwrap();
+    let first = Process::start(&world, ledger, 1, dir.path(), Some((cut, dead)));
     let id = first.create(&world);
     died.recv_timeout(PATIENCE).unwrap();
     // The next process finds only what is on the disk now.
@@ -366,8 +367,8 @@ fn cut_off(cut: Cut, cost: NanoDollars, prompts: &[Arc<[u32]>]) {
     drop(gateway);
 
     let now = world.clock.now();
-    let (books, _) = Ledger::open(Box::new(journal), Owner::new(2), now).unwrap();
-    let second = Process::start(&world, books.clone(), 2, dir.path(), None);
+    let (ledger, _) = Ledger::open(Box::new(journal), Owner::new(2), now).unwrap();
+    let second = Process::start(&world, ledger.clone(), 2, dir.path(), None);
     let resumed = second.runtime.block_on(second.gateway.resume_batches());
     assert_eq!(resumed, Ok(1), "{cut:?}");
     let results = second.results(&world, &id);
@@ -389,7 +390,7 @@ fn cut_off(cut: Cut, cost: NanoDollars, prompts: &[Arc<[u32]>]) {
     };
     // The request after the cut may have begun in parallel: a paid request makes way for the next one.
     assert_eq!((asked(CUT_LINE - 1), asked(CUT_LINE)), (1, times), "{cut:?}");
-    assert_eq!(spent(&world, &books), cost, "{cut:?}: each request is paid for once");
+    assert_eq!(spent(&world, &ledger), cost, "{cut:?}: each request is paid for once");
 }
 
 #[test]

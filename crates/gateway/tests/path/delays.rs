@@ -14,10 +14,14 @@ const LATE: Duration = Duration::from_secs(4);
 
 /// The term that the explanation of a record names first.
 fn named(record: &TraceRecord) -> (TermName, String) {
-    let told = explain(record, &Usual::unknown());
-    let sum: f64 = told.terms.iter().map(|term| term.us).sum();
-    assert!((sum - told.total_us).abs() <= told.total_us * 0.01, "{sum} of {}", told.total_us);
-    (told.dearest.unwrap(), told.sentence)
+    let explanation = explain(record, &Usual::unknown());
+    let sum: f64 = explanation.terms.iter().map(|term| term.us).sum();
+    assert!(
+        (sum - explanation.total_us).abs() <= explanation.total_us * 0.01,
+        "{sum} of {}",
+        explanation.total_us
+    );
+    (explanation.dearest.unwrap(), explanation.sentence)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,8 +10,9 @@ use headrace_identity::{ExposeSecret, NewKey, RateLimits};
 use headrace_ledger::prices::CostList;
 use serde_json::{Value, json};
 
-use crate::told::{
-    Script, Told, altered, answer_of, body, head, named, priced_world, server, spent, stream, whole, world,
+use crate::scripted_server::{
+    Script, ScriptedServer, altered, answer_of, body, head, named, priced_world, server, spent, stream,
+    whole, world,
 };
 use crate::world::{World, read, read_to_the_end};
 
@@ -24,7 +25,7 @@ fn second_org(world: &World) -> (OrgId, ProjectId) {
     (org, project)
 }
 
-fn server_with(cache: PrefixCache, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
+fn server_with(cache: PrefixCache, dialect: Dialect, scripts: Vec<Script>) -> Arc<ScriptedServer> {
     altered(server("gpu", dialect, scripts), "https://", |facts| facts.cache = cache)
 }
 
@@ -34,11 +35,11 @@ async fn said(answer: Answer) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
 }
 
-fn sent(server: &Told, at: usize) -> Value {
+fn sent(server: &ScriptedServer, at: usize) -> Value {
     serde_json::from_slice(&server.asked.lock().unwrap()[at].body).unwrap()
 }
 
-fn asked(server: &Told) -> usize {
+fn asked(server: &ScriptedServer) -> usize {
     server.asked.lock().unwrap().len()
 }
 
@@ -134,7 +135,7 @@ async fn two_tenants_with_one_word_have_two_labels() {
 async fn a_shared_cache_shows_in_no_answer_no_bill_and_no_trace() {
     let openai = |cached: u64| {
         let mut events = stream();
-        let usage = crate::told::chunk(&crate::told::usage(20, cached, 2));
+        let usage = crate::scripted_server::chunk(&crate::scripted_server::usage(20, cached, 2));
         events[4] = usage;
         vec![whole(&cached_answer(cached)), events]
     };
@@ -266,7 +267,7 @@ async fn an_extra_without_a_price_is_refused_by_name_unless_the_upstream_allows_
         let lax = altered(server("lax", dialect, vec![whole(&answer)]), "https://", |facts| {
             facts.allow_unpriced = Arc::from([name]);
         });
-        let world = crate::told::world(&[Arc::clone(&strict), Arc::clone(&lax)]);
+        let world = crate::scripted_server::world(&[Arc::clone(&strict), Arc::clone(&lax)]);
         let (status, told) = said(world.call(endpoint, body(false, &more)).await).await;
         assert_eq!((status, asked(&strict), asked(&lax)), (200, 0, 1), "{told}");
     }
@@ -373,7 +374,7 @@ async fn a_pinned_call_leaves_its_region_by_no_word_of_its_body() {
     let answer = message(&json!({"input_tokens": 20, "output_tokens": 2}));
     let every: Arc<[&'static str]> = headrace_relay::ALLOWABLE.into();
     let claude = altered(
-        crate::told::server_in(
+        crate::scripted_server::server_in(
             Some("eu"),
             "claude",
             Dialect::Anthropic,

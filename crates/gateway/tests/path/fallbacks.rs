@@ -17,9 +17,9 @@ use headrace_rollout::{FallbackModels, ModelRoute, RouteArm};
 use serde_json::json;
 
 use crate::routes::{ask, name};
-use crate::told::{
-    Script, Told, answer_of, body, chunk, delta, failed, head, offer, server, spent, status, stream, usage,
-    whole,
+use crate::scripted_server::{
+    Script, ScriptedServer, answer_of, body, chunk, delta, failed, head, offer, server, spent, status,
+    stream, usage, whole,
 };
 use crate::world::{MODEL, Script as Engines, Scripted, Setup, World, header, read};
 
@@ -62,7 +62,7 @@ async fn another_model_answers_by_what_went_wrong_with_the_first() {
             let one = server("one", Dialect::OpenAi, vec![script.clone()]);
             let two = server("two", Dialect::OpenAi, vec![whole(&answer_of("Hi you"))]);
             let world = World::new(Setup::default());
-            let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", &[two])];
+            let models: [(&str, &[Arc<ScriptedServer>]); 2] = [("a-1", &[one]), ("a-2", &[two])];
             offer(&world, &models, falling(fallbacks.clone()));
             let (status, model, told) = ask(&world, &json!({})).await;
             let balance = spent(world.balance_when_idle().await);
@@ -109,7 +109,7 @@ async fn every_model_is_tried_once_and_then_the_last_word_stands() {
     let (one, three) = (down("one"), down("three"));
     let two = server("two", Dialect::OpenAi, vec![refusal(429, "rate_limit_exceeded")]);
     let world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 4] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 4] =
         [("a-1", &[one]), ("a-2", &[two]), ("a-3", &[three]), ("a-4", &[down("four")])];
     let to = |models: &[&str]| models.iter().map(|model| name(model)).collect::<Vec<_>>();
     let fallbacks = FallbackModels {
@@ -142,7 +142,7 @@ async fn what_has_gone_out_is_not_taken_back() {
     let (one, two) =
         (server("one", Dialect::OpenAi, vec![cut]), server("two", Dialect::OpenAi, vec![stream()]));
     let world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 2] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] =
         [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
     offer(
         &world,
@@ -164,7 +164,7 @@ async fn who_cannot_pay_for_the_dearer_one_is_told_of_the_first() {
     let two = server("two", Dialect::OpenAi, vec![whole(&answer_of("Hi you"))]);
     // Enough for the first model in every case, but not for twice as much.
     let world = World::new(Setup { credit: NanoDollars::new(160_000), ..Setup::default() });
-    let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", std::slice::from_ref(&two))];
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] = [("a-1", &[one]), ("a-2", std::slice::from_ref(&two))];
     offer(
         &world,
         &models,
@@ -178,10 +178,10 @@ async fn who_cannot_pay_for_the_dearer_one_is_told_of_the_first() {
 
 #[tokio::test]
 async fn nothing_of_the_first_model_s_stays() {
-    let mut told = usage(900, 800, 77);
-    told["service_tier"] = json!("priority");
+    let mut reported = usage(900, 800, 77);
+    reported["service_tier"] = json!("priority");
     let cut = RelayError::Cut { why: "reset".to_owned() };
-    let one = vec![head(), chunk(&told), Some(RelayEvent::Failed(cut))];
+    let one = vec![head(), chunk(&reported), Some(RelayEvent::Failed(cut))];
     for streamed in [false, true] {
         let one = server("one", Dialect::OpenAi, vec![one.clone()]);
         let two = server(
@@ -276,7 +276,7 @@ async fn where_nobody_takes_calls_any_more_it_goes_on_as_where_they_failed() {
     let one = server("one", Dialect::OpenAi, down);
     let two = server("two", Dialect::OpenAi, (0..40).map(|_| whole(&answer_of("Hi you"))).collect());
     let world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 2] = [("a-1", std::slice::from_ref(&one)), ("a-2", &[two])];
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] = [("a-1", std::slice::from_ref(&one)), ("a-2", &[two])];
     offer(
         &world,
         &models,
@@ -298,9 +298,9 @@ fn token_world() -> (World, Arc<Scripted>) {
     let large = Scripted::new(Engines::Answer);
     let own = world.gateway.catalog().models().next().unwrap().clone();
     let mut second = ServedModel { name: name("large"), ..(*own).clone() };
-    if let Backend::Tokens(lane) = &mut second.lane {
-        lane.capabilities.context_window = 4_096;
-        lane.capabilities.numerics = "larger".to_owned();
+    if let Backend::Tokens(backend) = &mut second.backend {
+        backend.capabilities.context_window = 4_096;
+        backend.capabilities.numerics = "larger".to_owned();
     }
     let workers = [
         Worker::new("w0", own.name.clone(), Arc::clone(&world.engine) as Arc<dyn Engine>),
@@ -349,9 +349,9 @@ async fn an_engine_s_call_falls_back_too_and_what_is_too_long_is_rendered_for_th
             json!({"model": "moving", "max_tokens": 4, "messages": [{"role": "user", "content": words}]});
         let answer = world.call(Endpoint::ChatCompletions, body).await;
         let (status, model) = (answer.status, header(&answer, "x-headrace-model").map(str::to_owned));
-        let told = read(answer).await;
-        assert!(told.contains(if falls { "\"model\":\"large\"" } else { "\"model\":\"demo\"" }), "{told}");
-        assert_eq!(status, 200, "{script:?}: {told}");
+        let text = read(answer).await;
+        assert!(text.contains(if falls { "\"model\":\"large\"" } else { "\"model\":\"demo\"" }), "{text}");
+        assert_eq!(status, 200, "{script:?}: {text}");
         assert_eq!(model.as_deref(), Some(if falls { "large" } else { MODEL }), "{script:?}");
         assert_eq!(large.jobs.lock().unwrap().len(), usize::from(falls));
         world.balance_when_idle().await;

@@ -11,10 +11,11 @@ use headrace_engine_api::FormKinds;
 use serde_json::{Value, json};
 
 use crate::races::by_policy;
-use crate::swaps::{offer, swap};
-use crate::told::{
-    Told, answer_of, body, chat, chunk, data_event, delta, finish, head, server, spent, usage, whole, world,
+use crate::scripted_server::{
+    ScriptedServer, answer_of, body, chat, chunk, data_event, delta, finish, head, server, spent, usage,
+    whole, world,
 };
+use crate::swaps::{offer, swap};
 use crate::world::{Script, Setup, World, chat_body, read, read_to_the_end, trace_of};
 
 fn number() -> Value {
@@ -23,7 +24,7 @@ fn number() -> Value {
 }
 
 /// A world whose upstream model has this policy.
-fn relayed(servers: &[Arc<Told>], off_form: OffForm) -> World {
+fn relayed(servers: &[Arc<ScriptedServer>], off_form: OffForm) -> World {
     let world = world(servers);
     let fleet = Arc::clone(world.gateway.catalog().fleet());
     by_policy(&world, fleet, ModelPolicy { off_form, ..ModelPolicy::default() }, &[]);
@@ -37,8 +38,8 @@ fn embedded(off_form: OffForm) -> World {
     for model in &mut offer.models {
         let model: &mut ServedModel = Arc::make_mut(model);
         model.policy.off_form = off_form;
-        if let Backend::Tokens(lane) = &mut model.lane {
-            lane.capabilities.grammars = true;
+        if let Backend::Tokens(backend) = &mut model.backend {
+            backend.capabilities.grammars = true;
         }
     }
     swap(&world, offer);
@@ -252,8 +253,8 @@ fn told_forms(forms: FormKinds) -> World {
     let world = World::new(Setup::default());
     let mut offer = offer(&world, 1, "other");
     for model in &mut offer.models {
-        if let Backend::Tokens(lane) = &mut Arc::make_mut(model).lane {
-            lane.capabilities.forms = forms;
+        if let Backend::Tokens(backend) = &mut Arc::make_mut(model).backend {
+            backend.capabilities.forms = forms;
         }
     }
     swap(&world, offer);

@@ -14,7 +14,9 @@ use headrace_rollout::{FallbackModels, ModelRoute, RouteArm};
 use serde_json::{Value, json};
 
 use crate::routes::name;
-use crate::told::{Script, Told, answer_of, failed, head, named, server, spent, stream, whole};
+use crate::scripted_server::{
+    Script, ScriptedServer, answer_of, failed, head, named, server, spent, stream, whole,
+};
 use crate::world::{Script as Engines, Scripted, Setup, World, read};
 
 /// The kind of server of a model.
@@ -35,7 +37,7 @@ const KINDS: [Kind; 4] = [Kind::Engine, Kind::Ids, Kind::OpenAi, Kind::Anthropic
 /// The server of a model in a test.
 enum Server {
     Engine(Arc<Scripted>),
-    Relay(Arc<Told>),
+    Relay(Arc<ScriptedServer>),
 }
 
 fn dead(kind: Kind, at: &str) -> Server {
@@ -91,9 +93,9 @@ fn offer(world: &World, models: &[(&str, &Server)], route: ModelRoute) {
     let own = world.gateway.catalog().models().next().unwrap().clone();
     let (mut served, mut workers, mut prices) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (model, server)) in models.iter().enumerate() {
-        let (worker, lane) = match server {
+        let (worker, backend) = match server {
             Server::Engine(engine) => {
-                (Worker::new(model, name(model), Arc::clone(engine) as Arc<dyn Engine>), own.lane.clone())
+                (Worker::new(model, name(model), Arc::clone(engine) as Arc<dyn Engine>), own.backend.clone())
             }
             Server::Relay(told) => (
                 Worker::relay(model, name(model), Arc::clone(told) as Arc<dyn MessageRelay>),
@@ -103,7 +105,7 @@ fn offer(world: &World, models: &[(&str, &Server)], route: ModelRoute) {
         workers.push(worker);
         served.push(Arc::new(ServedModel {
             name: name(model),
-            lane,
+            backend,
             created_unix_s: 0,
             default_max_tokens: Some(100),
             limits: LimitSpec::UNLIMITED,

@@ -4,7 +4,7 @@
 use headrace_domain::{AttemptOutcome, Dialect, TracedFailure};
 use serde_json::json;
 
-use crate::told::{answer_of, chat, server, status, whole, world};
+use crate::scripted_server::{answer_of, chat, server, status, whole, world};
 use crate::world::trace_of;
 
 #[tokio::test]

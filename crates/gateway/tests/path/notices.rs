@@ -12,7 +12,7 @@ use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use headrace_rollout::ModelRoute;
 use serde_json::{Value, json};
 
-use crate::told::{Told, answer_of, body, offer_by, server, spent, whole};
+use crate::scripted_server::{ScriptedServer, answer_of, body, offer_by, server, spent, whole};
 use crate::world::{Setup, World, header, model, model_list, read};
 
 fn name(text: &str) -> ModelName {
@@ -30,19 +30,19 @@ fn notice(retires: UnixNanos, successor: Option<&str>) -> RetirementNotice {
 }
 
 /// A world with notices and the models `a-1`, `a-2` and `a-3`. The first is also called `chat`.
-fn world(notices: impl Fn(&World) -> Vec<(&'static str, RetirementNotice)>, tell_aliases: bool) -> World {
+fn world(notices: impl Fn(&World) -> Vec<(&'static str, RetirementNotice)>, show_aliases: bool) -> World {
     let world = World::new(Setup::default());
     let servers = ["one", "two", "three"]
         .map(|name| server(name, Dialect::OpenAi, (0..9).map(|_| whole(&answer_of("Hi you"))).collect()));
     let [one, two, three] = &servers;
-    let models: [(&str, &[Arc<Told>]); 3] = [
+    let models: [(&str, &[Arc<ScriptedServer>]); 3] = [
         ("a-1", std::slice::from_ref(one)),
         ("a-2", std::slice::from_ref(two)),
         ("a-3", std::slice::from_ref(three)),
     ];
     let notices = notices(&world).into_iter().map(|(of, notice)| (name(of), notice)).collect();
     let aliases = BTreeMap::from([(name("chat"), ModelRoute::to(name("a-1")))]);
-    offer_by(&world, &models, aliases, NameRules { notices, tell_aliases, ..NameRules::default() });
+    offer_by(&world, &models, aliases, NameRules { notices, show_aliases, ..NameRules::default() });
     world
 }
 
@@ -52,8 +52,8 @@ async fn ask(world: &World, model: &str) -> Answer {
 
 async fn list(world: &World) -> Vec<Value> {
     let answer = world.request(model_list(), "").await;
-    let told: Value = serde_json::from_str(&read(answer).await).unwrap();
-    told["data"].as_array().unwrap().clone()
+    let json: Value = serde_json::from_str(&read(answer).await).unwrap();
+    json["data"].as_array().unwrap().clone()
 }
 
 #[tokio::test]
@@ -122,12 +122,12 @@ async fn a_name_that_has_ended_is_refused_by_what_comes_after_it() {
     for asked in ["a-1", "chat"] {
         let answer = ask(&world, asked).await;
         assert_eq!(answer.status, 404, "{asked}");
-        let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+        let json: Value = serde_json::from_str(&read(answer).await).unwrap();
         assert_eq!(
-            (&told["error"]["code"], &told["error"]["param"]),
+            (&json["error"]["code"], &json["error"]["param"]),
             (&json!("model_not_found"), &json!("model"))
         );
-        let message = told["error"]["message"].as_str().unwrap();
+        let message = json["error"]["message"].as_str().unwrap();
         assert!(
             message.starts_with("The model `a-1` has been retired on ") && message.contains("Use `a-2`."),
             "{message}"

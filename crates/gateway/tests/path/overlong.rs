@@ -9,16 +9,16 @@ use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::{AnswerBounds, AnswerMemoryFull, RelayError, RelayEvent};
 use serde_json::{Value, json};
 
-use crate::told::{
-    Script, Told, answer_of, chunk, data_event, delta, failed, finish, head, offer, server, usage, whole,
-    world,
+use crate::scripted_server::{
+    Script, ScriptedServer, answer_of, chunk, data_event, delta, failed, finish, head, offer, server, usage,
+    whole, world,
 };
 use crate::world::{Setup, World, read, read_to_the_end};
 
 const MIB: u64 = 1 << 20;
 
 /// A world whose keys may take `key_mib` MiB each.
-fn small_world(server: &Arc<Told>, key_mib: u64) -> World {
+fn small_world(server: &Arc<ScriptedServer>, key_mib: u64) -> World {
     let memory = MemoryBounds { call: 64 * MIB, key: key_mib * MIB, all: 64 * MIB };
     let world = World::new(Setup { memory, ..Setup::default() });
     offer(&world, &[("far", &[Arc::clone(server)])], std::collections::BTreeMap::new());
@@ -60,7 +60,7 @@ async fn an_answer_that_grows_is_charged_to_its_key_before_it_is_kept_and_given_
             server.gate.open();
         };
         let nothing = json!({});
-        let (answer, ()) = tokio::join!(crate::told::chat(&world, false, &nothing), test);
+        let (answer, ()) = tokio::join!(crate::scripted_server::chat(&world, false, &nothing), test);
         assert_eq!(answer.status, status, "{code}");
         let text = read(answer).await;
         assert!(text.contains(code), "{text}");
@@ -86,7 +86,7 @@ async fn answers_of_one_key_share_its_memory() {
         server.gate.open();
     };
     let nothing = json!({});
-    let ask = || crate::told::chat(&world, false, &nothing);
+    let ask = || crate::scripted_server::chat(&world, false, &nothing);
     let (first, second, ()) = tokio::join!(ask(), ask(), test);
     let texts = [read(first).await, read(second).await];
     assert!(texts.iter().any(|text| text.contains("key_memory_full")), "{texts:?}");
@@ -114,7 +114,7 @@ async fn an_answer_far_beyond_what_was_asked_for_is_cut_by_name() {
         assert!(!text.contains("[DONE]") && !text.contains("message_stop"));
         let said = text.matches('a').count();
         assert!(said < 4 * 10 * 32 + (20 << 10), "{said} bytes for 10 tokens");
-        assert_eq!(server.let_go.load(Ordering::SeqCst), 1, "the upstream's answer is broken off");
+        assert_eq!(server.dropped_answers.load(Ordering::SeqCst), 1, "the upstream's answer is broken off");
         world.balance_when_idle().await;
         let record = world.last_trace();
         assert!(record.cost <= record.held, "{:?} of {:?}", record.cost, record.held);
@@ -122,10 +122,10 @@ async fn an_answer_far_beyond_what_was_asked_for_is_cut_by_name() {
     }
     let server = server("gpu", Dialect::OpenAi, vec![whole(&answer_of(&"a".repeat(1 << 20)))]);
     let world = world(&[server]);
-    let answer = crate::told::chat(&world, false, &json!({})).await;
+    let answer = crate::scripted_server::chat(&world, false, &json!({})).await;
     assert_eq!(answer.status, 502);
     assert!(read(answer).await.contains("upstream_answer_too_large"));
-    assert_eq!(crate::told::spent(world.balance_when_idle().await), 0, "nothing was delivered");
+    assert_eq!(crate::scripted_server::spent(world.balance_when_idle().await), 0, "nothing was delivered");
 }
 
 /// Seeded random numbers (splitmix64).

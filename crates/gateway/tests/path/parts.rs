@@ -26,8 +26,8 @@ fn prompts(world: &World) -> Vec<Arc<[u32]>> {
 
 fn tokenizer(world: &World) -> Arc<Tokenizer> {
     let model = world.gateway.catalog().models().next().cloned().unwrap();
-    let Backend::Tokens(lane) = &model.lane else { panic!("a model that takes tokens") };
-    Arc::clone(&lane.tokenizer)
+    let Backend::Tokens(backend) = &model.backend else { panic!("a model that takes tokens") };
+    Arc::clone(&backend.tokenizer)
 }
 
 /// Gives the model another policy, and another tokenizer if one is given.
@@ -37,8 +37,8 @@ fn change(world: &World, policy: ModelPolicy, tokenizer: Option<Arc<Tokenizer>>)
     let Some(tokenizer) = tokenizer else { return };
     let with = |model: &Arc<ServedModel>| {
         let mut model = (**model).clone();
-        if let Backend::Tokens(lane) = &mut model.lane {
-            lane.tokenizer = Arc::clone(&tokenizer);
+        if let Backend::Tokens(backend) = &mut model.backend {
+            backend.tokenizer = Arc::clone(&tokenizer);
         }
         Arc::new(model)
     };
@@ -183,7 +183,7 @@ fn tokens_window(world: &World) -> usize {
     let name = ModelName::new(MODEL).unwrap();
     let catalog = world.gateway.catalog();
     let model = catalog.models().find(|model| model.name == name).unwrap();
-    model.lane.context_window().unwrap() as usize
+    model.backend.context_window().unwrap() as usize
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use headrace_engine_api::{RelayEvent, RelayedEvent};
 use serde_json::{Value, json};
 
-use crate::told::{Script, altered, answer_of, head, offer_passing, server, spent, whole};
+use crate::scripted_server::{Script, altered, answer_of, head, offer_passing, server, spent, whole};
 use crate::world::{Setup, World, read};
 
 fn body(more: &Value) -> Value {
@@ -64,7 +64,7 @@ fn raw(script: &Script) -> String {
     raw.collect()
 }
 
-fn world(scripts: Vec<Script>) -> (World, Arc<crate::told::Told>) {
+fn world(scripts: Vec<Script>) -> (World, Arc<crate::scripted_server::ScriptedServer>) {
     let server = altered(server("theirs", Dialect::OpenAi, scripts), "https://", |facts| {
         facts.allow_unpriced = Arc::from(["web_search"]);
     });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{Dialect, Endpoint};
 use serde_json::{Value, json};
 
-use crate::told::{answer_of, ruled_world, server, whole};
+use crate::scripted_server::{answer_of, ruled_world, server, whole};
 use crate::world::{MODEL, Setup, World, read};
 
 fn rules() -> Vec<headrace_moderation::RuleConfig> {

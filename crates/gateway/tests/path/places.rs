@@ -236,9 +236,9 @@ async fn place_told(world: &World, endpoint: Endpoint, cached: &Talk, asked: &Ta
     let answer = world.call(endpoint, asked.body(endpoint)).await;
     *world.engine.miss.lock().unwrap() = None;
     let trace = trace_of(world, answer).await;
-    let told = trace.engine.as_ref().unwrap().miss.unwrap();
-    assert_eq!(told.other, None, "a piece of a prompt is not kept");
-    Some(serde_json::to_value(told.place).unwrap())
+    let recorded = trace.engine.as_ref().unwrap().miss.unwrap();
+    assert_eq!(recorded.other, None, "a piece of a prompt is not kept");
+    Some(serde_json::to_value(recorded.place).unwrap())
 }
 
 #[test]

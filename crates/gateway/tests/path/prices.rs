@@ -5,7 +5,7 @@ use headrace_domain::{AttemptOutcome, Dialect, Endpoint, PriceTier};
 use headrace_ledger::prices::{CostConfig, CostList};
 use serde_json::json;
 
-use super::told::{answer_of, chat, head, named, priced_world, server, spent, stream, whole};
+use super::scripted_server::{answer_of, chat, head, named, priced_world, server, spent, stream, whole};
 use super::world::read;
 
 /// Per million prompt tokens $1, $0.10 cached, $1.25 or $2 written to the cache; $4 per million answer tokens and $8 of

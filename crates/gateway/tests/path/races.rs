@@ -15,8 +15,8 @@ use headrace_ledger::prices::PriceList;
 use serde_json::{Value, json};
 
 use crate::prices::costs;
-use crate::told::{
-    Script, Told, answer_of, body, chunk, failed, head, offer, server, spent, status, stream, whole,
+use crate::scripted_server::{
+    Script, ScriptedServer, answer_of, body, chunk, failed, head, offer, server, spent, status, stream, whole,
 };
 use crate::world::{
     MODEL, Script as Engines, Scripted, Setup, World, chat_body, header, read, read_to_the_end,
@@ -74,12 +74,16 @@ fn drain(world: &World, worker: &str, drained: bool) {
 }
 
 /// A world with the server `one`, which gets the calls, and `two`, whose latency is known. Each follows its scripts.
-async fn far(one: Vec<Script>, two: Vec<Script>) -> (World, Arc<Told>, Arc<Told>) {
+async fn far(one: Vec<Script>, two: Vec<Script>) -> (World, Arc<ScriptedServer>, Arc<ScriptedServer>) {
     far_with(one, two, &[]).await
 }
 
 /// The same with known costs for these upstreams.
-async fn far_with(one: Vec<Script>, two: Vec<Script>, known_costs: &[&str]) -> (World, Arc<Told>, Arc<Told>) {
+async fn far_with(
+    one: Vec<Script>,
+    two: Vec<Script>,
+    known_costs: &[&str],
+) -> (World, Arc<ScriptedServer>, Arc<ScriptedServer>) {
     let known = std::iter::repeat_with(|| whole(&answer_of("Hi you"))).take(KNOWN);
     let (one, two) =
         (server("one", Dialect::OpenAi, one), server("two", Dialect::OpenAi, known.chain(two).collect()));
@@ -95,11 +99,11 @@ async fn far_with(one: Vec<Script>, two: Vec<Script>, known_costs: &[&str]) -> (
     }
     drain(&world, "one", false);
     two.asked.lock().unwrap().clear();
-    two.let_go.store(0, Ordering::SeqCst);
+    two.dropped_answers.store(0, Ordering::SeqCst);
     (world, one, two)
 }
 
-async fn asked(server: &Told) -> bool {
+async fn asked(server: &ScriptedServer) -> bool {
     for _ in 0..60_000 {
         if !server.asked.lock().unwrap().is_empty() {
             return true;
@@ -154,7 +158,10 @@ async fn who_speaks_first_has_the_call_and_the_other_one_is_let_go_of() {
             // For one answer: 20 prompt tokens, 2 of the answer.
             assert_eq!((record.usage.prompt_tokens(), record.usage.output, record.loss.get()), (20, 2, 0));
             assert_eq!((cost, record.cost.get()), (28_000, 28_000));
-            assert_eq!((one.let_go.load(Ordering::SeqCst), two.let_go.load(Ordering::SeqCst)), (1, 1));
+            assert_eq!(
+                (one.dropped_answers.load(Ordering::SeqCst), two.dropped_answers.load(Ordering::SeqCst)),
+                (1, 1)
+            );
             let totals = world.ledger.totals();
             assert_eq!((totals.open_holds, totals.holds), (0, KNOWN as u64 + 1));
         }
@@ -179,14 +186,17 @@ async fn the_first_one_may_still_be_the_faster_one() {
         });
         let opens_gate = async {
             assert!(asked(&two).await);
-            assert_eq!((one.let_go.load(Ordering::SeqCst), two.let_go.load(Ordering::SeqCst)), (0, 0));
+            assert_eq!(
+                (one.dropped_answers.load(Ordering::SeqCst), two.dropped_answers.load(Ordering::SeqCst)),
+                (0, 0)
+            );
             one.gate.open();
         };
         let ((text, upstream, cost), ()) = tokio::join!(heard(&world, call), opens_gate);
         assert!(text.contains("Hi") && text.contains("[DONE]"), "{text}");
         assert_eq!((upstream.as_deref(), cost), (Some("one"), 15_000 + 5_000 + 8_000));
         assert_eq!(told(&world.last_trace()), ["one answered", "two outrun"]);
-        assert_eq!(two.let_go.load(Ordering::SeqCst), 1);
+        assert_eq!(two.dropped_answers.load(Ordering::SeqCst), 1);
     }
 }
 
@@ -353,7 +363,7 @@ async fn an_engine_that_refuses_or_fails_leaves_the_call_to_the_first() {
     ] {
         let (world, other) = near(Engines::HeldThenFail(0), second).await;
         let call = heard(&world, world.chat(true));
-        let goes_on = async {
+        let failure = async {
             while other.submitted.load(Ordering::SeqCst) == 0 {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -361,7 +371,7 @@ async fn an_engine_that_refuses_or_fails_leaves_the_call_to_the_first() {
             tokio::time::sleep(Duration::from_millis(200)).await;
             world.engine.may_fail.store(true, Ordering::SeqCst);
         };
-        let ((text, ..), ()) = tokio::join!(call, goes_on);
+        let ((text, ..), ()) = tokio::join!(call, failure);
         // The first engine keeps the call, and fails for its own reason.
         assert!(text.contains("not_finite"), "{second:?} {text}");
         assert_eq!(told(&world.last_trace()), ["w0 failed".to_owned(), expected.to_owned()], "{second:?}");

@@ -10,9 +10,9 @@ use headrace_identity::{ExposeSecret, NewKey};
 use headrace_rollout::{FallbackModels, ModelRoute, RouteArm, StickyBy};
 use serde_json::{Value, json};
 
-use crate::told::{
-    Told, answer_of, body, chunk, delta, failed, finish, head, offer, server, server_in, spent, status,
-    usage, whole,
+use crate::scripted_server::{
+    ScriptedServer, answer_of, body, chunk, delta, failed, finish, head, offer, server, server_in, spent,
+    status, usage, whole,
 };
 use crate::world::{self, Arrival, MODEL, Setup, World, model_list, read, read_to_the_end};
 
@@ -40,7 +40,7 @@ async fn ask(world: &World, model: &str) -> (u16, String) {
     (status, read_to_the_end(answer).await.0)
 }
 
-fn asked(server: &Told) -> usize {
+fn asked(server: &ScriptedServer) -> usize {
     server.asked.lock().unwrap().len()
 }
 
@@ -74,7 +74,7 @@ async fn whatever_fails_nobody_is_asked_who_is_elsewhere() {
     let (mut refused, mut moved, mut turned_down, mut fell, mut chosen) = (0, 0, 0, 0, BTreeSet::new());
     for seed in 0..120 {
         let mut random = Random(seed);
-        let mut servers: Vec<(Option<&str>, Arc<Told>)> = Vec::new();
+        let mut servers: Vec<(Option<&str>, Arc<ScriptedServer>)> = Vec::new();
         for at in 0..1 + random.below(6) {
             let place = PLACES[random.below(4) as usize];
             let dialect = if random.below(4) == 0 { Dialect::Anthropic } else { Dialect::OpenAi };
@@ -82,11 +82,11 @@ async fn whatever_fails_nobody_is_asked_who_is_elsewhere() {
             servers.push((place, server_in(place, &format!("s{at}"), dialect, scripts)));
         }
         let (first, second) = servers.split_at(1 + random.below(servers.len() as u64) as usize);
-        let of = |servers: &[(Option<&str>, Arc<Told>)]| -> Vec<Arc<Told>> {
+        let of = |servers: &[(Option<&str>, Arc<ScriptedServer>)]| -> Vec<Arc<ScriptedServer>> {
             servers.iter().map(|(_, server)| Arc::clone(server)).collect()
         };
         let (first, second) = (of(first), of(second));
-        let mut models: Vec<(&str, &[Arc<Told>])> = vec![("a", &first)];
+        let mut models: Vec<(&str, &[Arc<ScriptedServer>])> = vec![("a", &first)];
         models.extend((!second.is_empty()).then_some(("b", &*second)));
         let arms = models.iter().map(|(name, _)| RouteArm {
             model: ModelName::new(name).unwrap(),
@@ -169,10 +169,10 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     offer(&world, &[("far", &servers), ("near", &near)], aliases);
     pin(&world, only(&["eu", "ch"]));
     let (status, text) = ask(&world, "far").await;
-    let told: Value = serde_json::from_str(&text).unwrap();
-    let message = told["error"]["message"].as_str().unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    let message = json["error"]["message"].as_str().unwrap();
     assert_eq!(
-        (status, &told["error"]["code"], &told["error"]["param"]),
+        (status, &json["error"]["code"], &json["error"]["param"]),
         (403, &json!("region_not_allowed"), &json!("model"))
     );
     assert!(
@@ -270,7 +270,7 @@ async fn who_answers_instead_is_offered_in_the_pin() {
         let fallbacks =
             FallbackModels { failed: others.iter().map(name).collect(), ..FallbackModels::default() };
         let route = ModelRoute { fallbacks, ..ModelRoute::to(name(&"first")) };
-        let models: [(&str, &[Arc<Told>]); 3] =
+        let models: [(&str, &[Arc<ScriptedServer>]); 3] =
             [("first", &[first]), ("far", std::slice::from_ref(&far)), ("near", &[near])];
         offer(&world, &models, BTreeMap::from([(name(&"moving"), route)]));
         pin(&world, only(&["eu"]));

@@ -12,7 +12,7 @@ use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, Stage, Usa
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use serde_json::{Value, json};
 
-use crate::told::{
+use crate::scripted_server::{
     Script, altered, answer_of, body, chat, chunk, data_event, delta, failed, finish, head, named,
     ruled_world, server, spent, status, stream, usage, whole, world,
 };
@@ -313,7 +313,7 @@ async fn a_conversation_goes_on_where_it_began() {
     let scripts =
         || std::iter::repeat_with(|| whole(&answer_of("yes"))).take(CONVERSATIONS * TURNS).collect();
     let servers: Vec<_> = ["a", "b", "c"].map(|name| server(name, Dialect::OpenAi, scripts())).into();
-    servers.iter().for_each(|server| server.tells_load.store(false, Ordering::SeqCst));
+    servers.iter().for_each(|server| server.reports_load.store(false, Ordering::SeqCst));
     let world = world(&servers);
     let (mut used, mut stayed) = (std::collections::BTreeSet::new(), 0);
     for conversation in 0..CONVERSATIONS {
@@ -411,9 +411,9 @@ async fn tokens_of_a_model_that_somebody_else_has_are_estimated_or_unknown() {
     let count = json!({"model": "far", "messages": [{"role": "user", "content": text}], "unknown_to_us": 1});
     let answer = asked(Question::CountTokens, count).await;
     assert_eq!(answer.status, 200);
-    let told: Value = serde_json::from_str(&read(answer).await).unwrap();
-    assert_eq!(told["headrace"], json!({"estimated": true}));
-    assert!((400..600).contains(&told["input_tokens"].as_u64().unwrap()), "{told}");
+    let json: Value = serde_json::from_str(&read(answer).await).unwrap();
+    assert_eq!(json["headrace"], json!({"estimated": true}));
+    assert!((400..600).contains(&json["input_tokens"].as_u64().unwrap()), "{json}");
     let answer = asked(Question::Tokenize, json!({"model": "far", "prompt": "x"})).await;
     assert_eq!(answer.status, 400);
 }

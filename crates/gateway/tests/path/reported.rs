@@ -4,7 +4,9 @@
 use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use serde_json::{Value, json};
 
-use crate::told::{Script, body, chunk, data_event, delta, finish, head, named, server, spent, whole, world};
+use crate::scripted_server::{
+    Script, body, chunk, data_event, delta, finish, head, named, server, spent, whole, world,
+};
 use crate::world::read;
 
 /// A whole answer or a stream of "Hi you" with this usage report.

@@ -11,8 +11,9 @@ use headrace_engine_api::{MessageResume, RelayError, RelayEvent};
 use serde_json::{Value, json};
 
 use crate::races::by_policy;
-use crate::told::{
-    Script, Told, body, chunk, data_event, delta, finish, head, named, offer, server, spent, status, usage,
+use crate::scripted_server::{
+    Script, ScriptedServer, body, chunk, data_event, delta, finish, head, named, offer, server, spent,
+    status, usage,
 };
 use crate::world::{Setup, World, header, read_to_the_end};
 
@@ -62,13 +63,13 @@ fn says(dialect: Dialect, words: &[&str], ends: bool) -> Script {
     script
 }
 
-fn resuming(name: &str, dialect: Dialect, resumes: MessageResume, script: Script) -> Arc<Told> {
+fn resuming(name: &str, dialect: Dialect, resumes: MessageResume, script: Script) -> Arc<ScriptedServer> {
     let mut told = server(name, dialect, vec![script]);
     Arc::get_mut(&mut told).unwrap().facts.resumes = resumes;
     told
 }
 
-fn world(servers: &[Arc<Told>], on_break: OnBreak) -> World {
+fn world(servers: &[Arc<ScriptedServer>], on_break: OnBreak) -> World {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     offer(&world, &[("far", servers)], BTreeMap::new());
     let fleet = Arc::clone(world.gateway.catalog().fleet());
@@ -83,7 +84,7 @@ fn asks(more: &Value) -> Value {
 }
 
 /// The whole text of a stream whose servers break once its head has arrived.
-async fn heard(world: &World, servers: &[Arc<Told>], endpoint: Endpoint, body: Value) -> String {
+async fn heard(world: &World, servers: &[Arc<ScriptedServer>], endpoint: Endpoint, body: Value) -> String {
     let answer = world.call(endpoint, body).await;
     assert_eq!((answer.status, header(&answer, "x-headrace-continued")), (200, None));
     servers.iter().for_each(|server| server.gate.open());
@@ -181,14 +182,14 @@ async fn it_goes_on_more_than_once() {
 async fn where_nobody_can_go_on_the_error_is_that_of_the_break() {
     let refusal =
         json!({"error": {"message": "no prefill here", "type": "invalid_request_error", "code": null}});
-    let goes_on = || says(OpenAi, &["me"], true);
+    let continuation = || says(OpenAi, &["me"], true);
     let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]);
     for (resumes, second, more, policy, was_asked) in [
-        (MessageResume::Never, goes_on(), json!({}), OnBreak::Continue, 0),
+        (MessageResume::Never, continuation(), json!({}), OnBreak::Continue, 0),
         (MessageResume::LastTurnFlagged, status(400, &refusal), json!({}), OnBreak::Continue, 1),
-        (MessageResume::LastTurnFlagged, goes_on(), json!({}), OnBreak::Error, 0),
-        (MessageResume::LastTurnFlagged, goes_on(), json!({"tools": tools}), OnBreak::Continue, 0),
-        (MessageResume::LastTurnFlagged, goes_on(), json!({"max_tokens": 1}), OnBreak::Continue, 0),
+        (MessageResume::LastTurnFlagged, continuation(), json!({}), OnBreak::Error, 0),
+        (MessageResume::LastTurnFlagged, continuation(), json!({"tools": tools}), OnBreak::Continue, 0),
+        (MessageResume::LastTurnFlagged, continuation(), json!({"max_tokens": 1}), OnBreak::Continue, 0),
     ] {
         let one = resuming("one", OpenAi, resumes, says(OpenAi, &["Hi", " you "], false));
         let two = resuming("two", OpenAi, resumes, second);

@@ -9,7 +9,7 @@ use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use headrace_rollout::{ModelRoute, RouteArm, StickyBy};
 use serde_json::{Value, json};
 
-use crate::told::{Told, answer_of, body, offer, server, spent, whole};
+use crate::scripted_server::{ScriptedServer, answer_of, body, offer, server, spent, whole};
 use crate::world::{MODEL, Setup, World, chat_body, header, read};
 
 pub(crate) fn name(text: &str) -> ModelName {
@@ -24,7 +24,7 @@ fn route(weights: &[(&str, u32)], sticky: StickyBy) -> BTreeMap<ModelName, Model
     BTreeMap::from([(name("moving"), ModelRoute { arms, sticky, ..ModelRoute::default() })])
 }
 
-fn servers(calls: usize) -> (Arc<Told>, Arc<Told>) {
+fn servers(calls: usize) -> (Arc<ScriptedServer>, Arc<ScriptedServer>) {
     let scripts = || (0..calls).map(|_| whole(&answer_of("Hi you"))).collect();
     (server("one", Dialect::OpenAi, scripts()), server("two", Dialect::OpenAi, scripts()))
 }
@@ -43,7 +43,7 @@ pub(crate) async fn ask(world: &World, more: &Value) -> (u16, Option<String>, Va
 async fn a_call_goes_to_one_of_its_models_and_says_to_which() {
     let (one, two) = servers(60);
     let world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 2] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] =
         [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
     offer(&world, &models, route(&[("a-1", 3), ("a-2", 1)], StickyBy::None));
     let mut cost = 0;
@@ -56,7 +56,7 @@ async fn a_call_goes_to_one_of_its_models_and_says_to_which() {
         cost += if record.model_served.as_deref() == Some("a-2") { 2 * 28_000 } else { 28_000 };
         assert_eq!(spent(world.balance_when_idle().await), cost);
     }
-    let asked = |of: &Told| of.asked.lock().unwrap().len();
+    let asked = |of: &ScriptedServer| of.asked.lock().unwrap().len();
     assert_eq!(asked(&one) + asked(&two), 40);
     assert!(asked(&one) > asked(&two) && asked(&two) > 0, "{} and {}", asked(&one), asked(&two));
 }
@@ -65,7 +65,7 @@ async fn a_call_goes_to_one_of_its_models_and_says_to_which() {
 async fn turns_of_a_conversation_stay_with_their_model() {
     let (one, two) = servers(100);
     let world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", &[two])];
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] = [("a-1", &[one]), ("a-2", &[two])];
     offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], StickyBy::Conversation));
     let mut seen = BTreeSet::new();
     for talk in 0..12 {
@@ -96,9 +96,9 @@ async fn a_name_may_lead_to_models_that_are_spoken_to_otherwise() {
         });
         let answer = answer.await;
         let model = header(&answer, "x-headrace-model").unwrap().to_owned();
-        let told: Value = serde_json::from_str(&read(answer).await).unwrap();
+        let json: Value = serde_json::from_str(&read(answer).await).unwrap();
         // A passed-on answer has the server's own name. An answer written here names the version that answered.
-        assert_eq!(told["model"], if model == MODEL { MODEL } else { "their-model-2026" });
+        assert_eq!(json["model"], if model == MODEL { MODEL } else { "their-model-2026" });
         seen.insert(model);
     }
     assert_eq!(seen.len(), 2, "{seen:?}");
@@ -108,7 +108,7 @@ async fn a_name_may_lead_to_models_that_are_spoken_to_otherwise() {
 async fn who_may_use_a_name_may_use_what_it_leads_to_and_nobody_else() {
     let (one, two) = servers(10);
     let mut world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 2] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] =
         [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
     offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], StickyBy::None));
     world.key = key_for(&world, "moving");
@@ -129,7 +129,7 @@ async fn who_may_use_a_name_may_use_what_it_leads_to_and_nobody_else() {
 async fn a_near_name_is_told_to_a_key_that_may_use_it() {
     let (one, two) = (server("one", Dialect::OpenAi, Vec::new()), server("two", Dialect::OpenAi, Vec::new()));
     let mut world = World::new(Setup::default());
-    let models: [(&str, &[Arc<Told>]); 2] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] =
         [("kettle-1.gguf", std::slice::from_ref(&one)), ("secret-model", std::slice::from_ref(&two))];
     offer(&world, &models, route(&[("kettle-1.gguf", 1), ("secret-model", 1)], StickyBy::None));
     world.key = key_for(&world, "kettle-1.gguf");
@@ -145,8 +145,8 @@ async fn a_near_name_is_told_to_a_key_that_may_use_it() {
         body["model"] = asked.into();
         let answer = world.call(Endpoint::ChatCompletions, body).await;
         assert_eq!(answer.status, 404, "{asked}");
-        let told: serde_json::Value = serde_json::from_str(&read(answer).await).unwrap();
-        let text = told["error"]["message"].as_str().unwrap().to_owned();
+        let json: serde_json::Value = serde_json::from_str(&read(answer).await).unwrap();
+        let text = json["error"]["message"].as_str().unwrap().to_owned();
         match meant {
             Some(meant) => assert!(text.ends_with(&format!(" Did you mean `{meant}`?")), "{text}"),
             None => assert!(!text.contains("Did you mean"), "{text}"),

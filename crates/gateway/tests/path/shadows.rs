@@ -13,8 +13,9 @@ use headrace_identity::RateLimits;
 use headrace_rollout::{SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec};
 use serde_json::{Value, json};
 
-use crate::told::{
-    Script, Told, answer_of, body, chunk, delta, failed, finish, head, offer_by, server, spent, stream, whole,
+use crate::scripted_server::{
+    Script, ScriptedServer, answer_of, body, chunk, delta, failed, finish, head, offer_by, server, spent,
+    stream, whole,
 };
 use crate::world::{MODEL, Setup, World, header, read, request_trace, trace_of};
 
@@ -39,12 +40,16 @@ fn rules(of: &str, spec: ShadowSpec) -> NameRules {
 }
 
 /// A world with the models `now` and `next`, the second at twice the price, and copies from the first to the second.
-fn world(now: Vec<Script>, next: Vec<Script>, spec: ShadowSpec) -> (World, Arc<Told>, Arc<Told>) {
+fn world(
+    now: Vec<Script>,
+    next: Vec<Script>,
+    spec: ShadowSpec,
+) -> (World, Arc<ScriptedServer>, Arc<ScriptedServer>) {
     let limits =
         RateLimits { requests_per_minute: Some(1000), concurrency: Some(1), ..RateLimits::default() };
     let world = World::new(Setup { limits, ..Setup::default() });
     let (now, next) = (server("one", Dialect::OpenAi, now), server("two", Dialect::OpenAi, next));
-    let models: [(&str, &[Arc<Told>]); 2] =
+    let models: [(&str, &[Arc<ScriptedServer>]); 2] =
         [("now", std::slice::from_ref(&now)), ("next", std::slice::from_ref(&next))];
     offer_by(&world, &models, BTreeMap::new(), rules("now", spec));
     (world, now, next)
@@ -129,7 +134,8 @@ async fn a_copy_runs_at_the_other_model_and_nobody_pays_for_it() {
         assert!(!kept.contains("Hi you") && !kept.contains("hello out there"), "{kept}");
 
         // It receives the same body as the call itself.
-        let sent = |of: &Told| serde_json::from_slice::<Value>(&of.asked.lock().unwrap()[0].body).unwrap();
+        let sent =
+            |of: &ScriptedServer| serde_json::from_slice::<Value>(&of.asked.lock().unwrap()[0].body).unwrap();
         assert_eq!(sent(&now), sent(&next));
         // No caller can look it up.
         let looked = world.request(request_trace(&copy.request_id.to_string()), "").await;

@@ -33,11 +33,11 @@ fn claims() -> Vec<EngineTrace> {
 }
 
 fn check(record: &TraceRecord, what: &str) {
-    let told = format!("{what}: {:?} of {} ns", record.stages, record.duration_ns);
-    assert!(is_partition(&record.stages, record.duration_ns), "{told}");
-    assert_eq!(record.server_ns() + record.client_ns(), record.duration_ns, "{told}");
+    let text = format!("{what}: {:?} of {} ns", record.stages, record.duration_ns);
+    assert!(is_partition(&record.stages, record.duration_ns), "{text}");
+    assert_eq!(record.server_ns() + record.client_ns(), record.duration_ns, "{text}");
     if let (Some(first), Some(prefill)) = (record.first_token_ns, record.span(Stage::Prefill)) {
-        assert!(prefill.start_ns + prefill.duration_ns <= first && first <= record.duration_ns, "{told}");
+        assert!(prefill.start_ns + prefill.duration_ns <= first && first <= record.duration_ns, "{text}");
     }
 }
 
@@ -92,9 +92,9 @@ async fn calls_that_end_well(world: &World, stream: bool) {
     ] {
         let answer = world.call(Endpoint::ChatCompletions, body).await;
         assert_eq!(answer.status, 200);
-        let told = read(answer).await;
-        if let Some(at) = told.find("\"stages\":") {
-            assert!(told[at..].contains("\"place\""), "{told}");
+        let text = read(answer).await;
+        if let Some(at) = text.find("\"stages\":") {
+            assert!(text[at..].contains("\"place\""), "{text}");
         }
     }
     let prompts =

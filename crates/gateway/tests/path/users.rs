@@ -3,7 +3,7 @@
 use headrace_domain::{Dialect, EndUser, Endpoint};
 use serde_json::{Value, json};
 
-use crate::told::{answer_of, server, whole};
+use crate::scripted_server::{answer_of, server, whole};
 use crate::world::{MODEL, Setup, World, chat_body, read};
 
 /// What a body says of its user, and which user is recorded.
@@ -62,18 +62,18 @@ async fn a_user_is_known_by_every_endpoint_of_a_model_of_ours() {
 async fn a_user_is_known_where_a_call_goes_to_a_server_of_others_which_is_told_as_before() {
     let answers = vec![whole(&answer_of("Hi")); 16];
     let server = server("gpu", Dialect::OpenAi, answers);
-    let world = crate::told::world(std::slice::from_ref(&server));
+    let world = crate::scripted_server::world(std::slice::from_ref(&server));
     let mut sent = Vec::new();
     // An invalid user is for the server to judge.
     let odd = [(json!({"user": 7}), None), (json!({"user": {"name": "u"}}), None)];
     for (more, user) in chats().into_iter().chain(odd) {
-        let body = crate::told::body(false, &more);
+        let body = crate::scripted_server::body(false, &more);
         check(&world, Endpoint::ChatCompletions, body, user).await;
         sent.push(more);
     }
     let messages = json!({"model": "their/model", "max_tokens": 8, "messages": [{"role": "user", "content": "Hi"}],
         "metadata": {"user_id": "u"}});
-    let model = crate::told::body(false, &json!({}))["model"].clone();
+    let model = crate::scripted_server::body(false, &json!({}))["model"].clone();
     check(&world, Endpoint::Messages, with(messages, &json!({ "model": model })), Some("u")).await;
     sent.push(json!({"user": "u"}));
     let asked = server.asked.lock().unwrap();

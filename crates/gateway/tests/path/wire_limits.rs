@@ -9,7 +9,7 @@ use headrace_wire::WireLimits;
 use serde_json::{Value, json};
 
 use crate::races::by_policy;
-use crate::told::{answer_of, body, limited_world, server, whole};
+use crate::scripted_server::{answer_of, body, limited_world, server, whole};
 use crate::world::{World, read};
 
 async fn status_and_text(world: &World, endpoint: Endpoint, body: Value) -> (u16, String) {

@@ -457,8 +457,8 @@ impl World {
     pub(crate) fn tokenizer(&self) -> Arc<Tokenizer> {
         let catalog = self.gateway.catalog();
         let model = catalog.models().next().unwrap();
-        match &model.lane {
-            Backend::Tokens(lane) => Arc::clone(&lane.tokenizer),
+        match &model.backend {
+            Backend::Tokens(backend) => Arc::clone(&backend.tokenizer),
             Backend::Vectors(_) | Backend::Messages(_) => panic!("no words"),
         }
     }
@@ -507,7 +507,7 @@ impl World {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             directory: Arc::clone(&directory),
             limits: limits.clone(),
-            books: Arc::new(ledger.clone()),
+            ledger: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn TraceLookup>,
             objects: setup.stored_in.clone().unwrap_or_else(|| Arc::new(MemoryObjects::new(setup.objects))),
@@ -680,7 +680,7 @@ fn served(name: ModelName, setup: &Setup) -> ServedModel {
     let json = setup.tokenizer_json.unwrap_or_else(|| checkpoint.tokenizer_json());
     let tokenizer = Arc::new(Tokenizer::new(json, checkpoint.tokenizer_config()).unwrap());
     if let Some(makes) = setup.makes {
-        let lane = VectorBackend {
+        let backend = VectorBackend {
             tokenizer,
             capabilities: setup.capabilities.clone(),
             makes,
@@ -689,14 +689,14 @@ fn served(name: ModelName, setup: &Setup) -> ServedModel {
             default_prompt: None,
         };
         let (limits, policy) = (LimitSpec::UNLIMITED, ModelPolicy::default());
-        let lane = Backend::Vectors(lane);
-        return ServedModel { name, lane, created_unix_s: 0, default_max_tokens: None, limits, policy };
+        let backend = Backend::Vectors(backend);
+        return ServedModel { name, backend, created_unix_s: 0, default_max_tokens: None, limits, policy };
     }
     let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
     let source = setup.template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {
         name,
-        lane: Backend::Tokens(TokenBackend {
+        backend: Backend::Tokens(TokenBackend {
             template: Some(Arc::new(
                 ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap(),
             )),

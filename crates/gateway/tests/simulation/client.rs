@@ -30,12 +30,12 @@ pub(crate) enum Habit {
     /// Leaves while it waits for the head.
     LeavesEarly,
     /// The transport drops it after this many frames, and says why.
-    LetGo(u64, AbortReason),
+    Aborts(u64, AbortReason),
 }
 
 /// What a client has seen of its call.
 #[derive(Debug)]
-pub(crate) struct Sight {
+pub(crate) struct ClientView {
     pub(crate) habit: Habit,
     pub(crate) streamed: bool,
     /// `None` if it left before the head.
@@ -59,8 +59,8 @@ pub(crate) fn habit(random: &mut Random) -> Habit {
         6 | 7 => Habit::Stalls(after),
         8 => Habit::Leaves(after),
         9 => Habit::LeavesEarly,
-        10 => Habit::LetGo(after, AbortReason::ReaderStalled),
-        _ => Habit::LetGo(after, AbortReason::ShuttingDown),
+        10 => Habit::Aborts(after, AbortReason::ReaderStalled),
+        _ => Habit::Aborts(after, AbortReason::ShuttingDown),
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn call(
     key: String,
     habit: Habit,
     mut random: Random,
-) -> Sight {
+) -> ClientView {
     let streamed = random.one_in(2);
     let prompts = if random.one_in(4) { json!([[1, 2, 3], [4, 5]]) } else { json!([[1, 2, 3]]) };
     let body = json!({
@@ -91,8 +91,8 @@ pub(crate) async fn call(
         started_mono_ns: clock.mono(),
         connection: None,
     };
-    let mut sight =
-        Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
+    let mut view =
+        ClientView { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
     let call = async {
         match gateway.admit(RequestHead { target: RequestTarget::Call(Endpoint::Completions), caller }) {
             Ok(admission) => gateway.serve(admission, Bytes::from(body.to_string())).await,
@@ -102,20 +102,20 @@ pub(crate) async fn call(
     let answer = if habit == Habit::LeavesEarly {
         match tokio::time::timeout(Duration::from_millis(random.below(2_000)), call).await {
             Ok(answer) => answer,
-            Err(_) => return sight,
+            Err(_) => return view,
         }
     } else {
         call.await
     };
-    sight.see(&answer);
+    view.see(&answer);
     match answer.body {
-        AnswerBody::Whole(bytes) => sight.text = String::from_utf8(bytes.to_vec()).unwrap(),
-        AnswerBody::Stream(body) | AnswerBody::Long { body, .. } => sight.read(body, random).await,
+        AnswerBody::Whole(bytes) => view.text = String::from_utf8(bytes.to_vec()).unwrap(),
+        AnswerBody::Stream(body) | AnswerBody::Long { body, .. } => view.read(body, random).await,
     }
-    sight
+    view
 }
 
-impl Sight {
+impl ClientView {
     fn see(&mut self, answer: &Answer) {
         self.status = Some(answer.status);
         let id = answer.headers.iter().find(|(name, _)| *name == "x-request-id");
@@ -128,7 +128,7 @@ impl Sight {
             match self.habit {
                 Habit::Stalls(after) if frames == after => tokio::time::sleep(LONG_AFTER).await,
                 Habit::Leaves(after) if frames == after => return,
-                Habit::LetGo(after, why) if frames == after => return body.abort(why),
+                Habit::Aborts(after, why) if frames == after => return body.abort(why),
                 Habit::Slow => tokio::time::sleep(Duration::from_millis(random.below(9_000))).await,
                 _ => {}
             }

@@ -30,7 +30,7 @@ use headrace_tokenizer::Tokenizer;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use crate::client::{self, Habit, Sight};
+use crate::client::{self, ClientView, Habit};
 use crate::engine::SimEngine;
 use crate::seen::Seen;
 
@@ -160,13 +160,13 @@ impl TraceLookup for Kept {
 }
 
 /// The same ledger at a distance: verdicts take their time, and a command may be lost if its caller is dropped.
-struct FarBooks {
+struct RemoteLedger {
     ledger: Ledger,
     faults: Arc<Faults>,
     random: Mutex<Random>,
 }
 
-impl LedgerClient for FarBooks {
+impl LedgerClient for RemoteLedger {
     fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch {
         let (ledger, faults) = (self.ledger.clone(), Arc::clone(&self.faults));
         let mut random = self.random.lock().unwrap().fork();
@@ -301,7 +301,7 @@ impl World {
         let shared = shared();
         let served = ServedModel {
             name: name.clone(),
-            lane: Backend::Tokens(TokenBackend {
+            backend: Backend::Tokens(TokenBackend {
                 template: None,
                 replies: ReplyStyle::PLAIN,
                 grammars: Arc::new(headrace_grammar::FormCompiler::new(
@@ -318,7 +318,7 @@ impl World {
             limits: LimitSpec::UNLIMITED,
             policy: ModelPolicy::default(),
         };
-        let far_books = FarBooks {
+        let remote_ledger = RemoteLedger {
             ledger: ledger.clone(),
             faults: Arc::clone(&faults),
             random: Mutex::new(random.fork()),
@@ -327,7 +327,7 @@ impl World {
             clock: Arc::new(Faulty(Arc::clone(&steady), Arc::clone(&faults))),
             directory: Arc::clone(&shared.directory),
             limits: limits.clone(),
-            books: if random.one_in(3) { Arc::new(far_books) } else { Arc::new(ledger.clone()) },
+            ledger: if random.one_in(3) { Arc::new(remote_ledger) } else { Arc::new(ledger.clone()) },
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn TraceLookup>,
             objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
@@ -453,24 +453,24 @@ async fn live(mut random: Random) -> Seen {
         sleep(Duration::from_millis(random.below(4_000))).await;
         world.gateway.drain(Duration::from_millis(random.below(20_000))).await;
     }
-    let mut sights = Vec::new();
+    let mut views = Vec::new();
     for call in calls {
-        sights.push(call.await.expect("no panic comes through to a client"));
+        views.push(call.await.expect("no panic comes through to a client"));
     }
     world.until_idle().await;
     world.faults.over.store(true, Ordering::SeqCst);
     world.faults.clock_in.store(0, Ordering::SeqCst);
     world.faults.sink.store(false, Ordering::SeqCst);
     if !drains {
-        sights.push(world.one_good_call(&mut random).await);
+        views.push(world.one_good_call(&mut random).await);
     }
     background.into_iter().for_each(|task| task.abort());
-    world.check(&sights)
+    world.check(&views)
 }
 
 impl World {
     /// Once faults are over, the next call is served.
-    async fn one_good_call(&self, random: &mut Random) -> Sight {
+    async fn one_good_call(&self, random: &mut Random) -> ClientView {
         // The remains of planted append faults, and of a disk that is down.
         for _ in 0..10 {
             self.transact(budget()).await;
@@ -485,17 +485,13 @@ impl World {
             Habit::Quick,
             random.fork(),
         );
-        let sight = call.await;
-        assert_eq!(
-            (sight.status, sight.end),
-            (Some(200), Some(Ok(()))),
-            "the next call is served: {sight:?}"
-        );
+        let view = call.await;
+        assert_eq!((view.status, view.end), (Some(200), Some(Ok(()))), "the next call is served: {view:?}");
         self.until_idle().await;
-        sight
+        view
     }
 
-    fn check(&self, sights: &[Sight]) -> Seen {
+    fn check(&self, views: &[ClientView]) -> Seen {
         let totals = self.ledger.totals();
         assert_eq!(totals.open_holds, 0, "every hold has ended");
         assert_eq!(totals.holds, totals.settled + totals.released, "once");
@@ -507,18 +503,18 @@ impl World {
 
         let traces = self.traces.0.lock().unwrap();
         let outcomes = || traces.iter().map(|trace| &trace.outcome).collect::<Vec<_>>();
-        assert_eq!(traces.len(), sights.len(), "one trace per call: {sights:?} {:?}", outcomes());
+        assert_eq!(traces.len(), views.len(), "one trace per call: {views:?} {:?}", outcomes());
         let lost = traces.iter().any(is_stub);
         let charged: i64 = traces.iter().map(|trace| trace.cost.get()).sum();
         let paid = CREDIT.get() - totals.available.get();
         assert!(if lost { charged <= paid } else { charged == paid }, "traces say {charged}, paid is {paid}");
         assert_eq!(-totals.loss.get() + paid, totals.revenue.get(), "usage is paid or lost");
         let mut seen = Seen::new(self.ledger.health().failures);
-        for sight in sights {
-            let Some(id) = &sight.id else { continue };
+        for view in views {
+            let Some(id) = &view.id else { continue };
             let own: Vec<_> = traces.iter().filter(|trace| trace.request_id.to_string() == *id).collect();
-            assert_eq!(own.len(), 1, "one trace of {sight:?}");
-            check_call(sight, own[0]);
+            assert_eq!(own.len(), 1, "one trace of {view:?}");
+            check_call(view, own[0]);
         }
         traces.iter().for_each(|trace| seen.count(trace));
         seen
@@ -530,46 +526,44 @@ fn is_stub(trace: &TraceRecord) -> bool {
     matches!(&trace.outcome, CallOutcome::Failed { message, .. } if message.starts_with("a panic"))
 }
 
-fn check_call(sight: &Sight, trace: &TraceRecord) {
+fn check_call(view: &ClientView, trace: &TraceRecord) {
     assert!(trace.cost <= trace.held, "{trace:?}");
     if is_stub(trace) {
         return;
     }
-    check_attempts(sight, trace);
-    let ended_well = sight.end == Some(Ok(())) && !sight.text.contains("error");
+    check_attempts(view, trace);
+    let ended_well = view.end == Some(Ok(())) && !view.text.contains("error");
     match &trace.outcome {
         CallOutcome::Completed { .. } => {
             let usage = trace.usage;
             let full =
                 i64::try_from(usage.input).unwrap() * INPUT + i64::try_from(usage.output).unwrap() * OUTPUT;
-            assert_eq!(trace.cost.get(), full, "a completed call pays its usage: {sight:?}");
+            assert_eq!(trace.cost.get(), full, "a completed call pays its usage: {view:?}");
             if ended_well {
-                assert_eq!(sight.tokens, usage.output, "and has all of it: {sight:?}");
+                assert_eq!(view.tokens, usage.output, "and has all of it: {view:?}");
             }
         }
         CallOutcome::Cancelled { .. } | CallOutcome::Failed { .. } => {
-            let paid = i64::try_from(sight.tokens).unwrap() * OUTPUT;
-            assert!(paid <= trace.cost.get(), "nobody reads what nobody paid for: {sight:?} {trace:?}");
-            assert!(!(ended_well && sight.status == Some(200)), "it looks whole: {sight:?} {trace:?}");
+            let paid = i64::try_from(view.tokens).unwrap() * OUTPUT;
+            assert!(paid <= trace.cost.get(), "nobody reads what nobody paid for: {view:?} {trace:?}");
+            assert!(!(ended_well && view.status == Some(200)), "it looks whole: {view:?} {trace:?}");
         }
         CallOutcome::Refused(_) => {
-            assert_eq!((trace.cost, sight.tokens), (NanoDollars::ZERO, 0));
-            assert!(sight.status.is_none_or(|status| status >= 400), "{sight:?}");
+            assert_eq!((trace.cost, view.tokens), (NanoDollars::ZERO, 0));
+            assert!(view.status.is_none_or(|status| status >= 400), "{view:?}");
         }
     }
-    if let Habit::LetGo(_, why) = sight.habit
+    if let Habit::Aborts(_, why) = view.habit
         && let CallOutcome::Cancelled { why: said } = &trace.outcome
     {
         assert!(why != headrace_call_api::AbortReason::ClientGone || said.contains("went away"));
-        assert!(!said.contains("went away"), "the transport said why: {sight:?} {trace:?}");
+        assert!(!said.contains("went away"), "the transport said why: {view:?} {trace:?}");
     }
-    assert!(
-        sight.streamed || sight.status != Some(200) || sight.tokens == 0 || trace.cost > NanoDollars::ZERO
-    );
+    assert!(view.streamed || view.status != Some(200) || view.tokens == 0 || trace.cost > NanoDollars::ZERO);
 }
 
 /// For each prompt every worker was asked at most once, one after the other, and only the last one has answered.
-fn check_attempts(sight: &Sight, trace: &TraceRecord) {
+fn check_attempts(view: &ClientView, trace: &TraceRecord) {
     let attempts = &trace.attempts;
     for (at, attempt) in attempts.iter().enumerate() {
         let later: Vec<_> =
@@ -582,7 +576,7 @@ fn check_attempts(sight: &Sight, trace: &TraceRecord) {
         assert!(gave_way || later.is_empty(), "{attempts:?}");
         let answered = attempt.outcome == AttemptOutcome::Answered;
         let is_whole = matches!(trace.outcome, CallOutcome::Completed { .. });
-        assert!(answered || !later.is_empty() || !is_whole, "{sight:?} {trace:?}");
+        assert!(answered || !later.is_empty() || !is_whole, "{view:?} {trace:?}");
     }
 }
 

@@ -149,8 +149,8 @@ mod tests {
             ("a: %lark {\n start: \"x\"\n }\n", "format"),
             ("a: %json {\n", ""),
         ] {
-            let told = calls_as_gbnf(lark).unwrap_err().to_string();
-            assert!(told.contains(said), "{lark}: {told}");
+            let error = calls_as_gbnf(lark).unwrap_err().to_string();
+            assert!(error.contains(said), "{lark}: {error}");
         }
     }
 }

@@ -7,8 +7,8 @@
 //! second core with all its threads. The load is one spinning thread bound to the first core. Latencies count from the
 //! time a request was due, so a slow answer does not delay later measurements.
 
-#[path = "../common/house.rs"]
-mod house;
+#[path = "../common/gateway_setup.rs"]
+mod gateway_setup;
 #[path = "../common/load.rs"]
 mod load;
 #[path = "../common/process.rs"]

@@ -21,7 +21,7 @@ use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimit
 use headrace_sim::ScriptedEngine;
 use headrace_tokenizer::Tokenizer;
 
-use crate::house::{Failure, house, listen};
+use crate::gateway_setup::{Failure, listen, open_gateway};
 use crate::tally::Tally;
 
 const MODEL: &str = "headrace-demo";
@@ -134,7 +134,7 @@ fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gatewa
     let name = ModelName::new(MODEL)?;
     let engine = ScriptedEngine::new(capabilities(), TOKENS_PER_ANSWER, "word ");
     let worker = Worker::new("scripted", name.clone(), Arc::new(engine));
-    house(kind, dir, clock, served(name)?, worker)
+    open_gateway(kind, dir, clock, served(name)?, worker)
 }
 
 fn capabilities() -> Capabilities {
@@ -161,7 +161,7 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
     let source = checkpoint.chat_template().ok_or("the demo model has a template")?;
     Ok(ServedModel {
         name,
-        lane: Backend::Tokens(TokenBackend {
+        backend: Backend::Tokens(TokenBackend {
             template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
             replies: ReplyStyle::detect(source),
             grammars: Arc::new(headrace_grammar::FormCompiler::new(Arc::clone(&tokenizer), &[], 4096)),

@@ -28,34 +28,34 @@ pub(crate) fn print(instant: &Cell, stream: &Cell) -> Result<(), Failure> {
 }
 
 fn idle(cell: &Cell) -> Result<(f64, f64), Failure> {
-    let mut house = House::new(cell.answer.clone())?;
+    let mut setup = ServerSetup::new(cell.answer.clone())?;
     // Memory that the newest calls leave behind must not count as the connections'.
-    let load = Load { port: house.server.port, connections: 4, request: cell.request.clone() };
-    load.closed(Duration::from_secs(1), &mut || house.mock.turn())?;
-    house.wait(Duration::from_secs(1))?;
-    let empty = house.server.resident_bytes()?;
-    let mut connections = house.connect(COUNT)?;
-    house.wait(Duration::from_secs(1))?;
-    let connected = house.server.resident_bytes()?;
+    let load = Load { port: setup.server.port, connections: 4, request: cell.request.clone() };
+    load.closed(Duration::from_secs(1), &mut || setup.mock.turn())?;
+    setup.wait(Duration::from_secs(1))?;
+    let empty = setup.server.resident_bytes()?;
+    let mut connections = setup.connect(COUNT)?;
+    setup.wait(Duration::from_secs(1))?;
+    let connected = setup.server.resident_bytes()?;
     for connection in &mut connections {
-        house.call(connection, cell)?;
+        setup.call(connection, cell)?;
     }
-    house.wait(RESTS_BY)?;
+    setup.wait(RESTS_BY)?;
     // Freed memory is returned only when there is work.
-    load.closed(Duration::from_secs(1), &mut || house.mock.turn())?;
-    Ok((each(connected, empty), each(house.server.resident_bytes()?, empty)))
+    load.closed(Duration::from_secs(1), &mut || setup.mock.turn())?;
+    Ok((each(connected, empty), each(setup.server.resident_bytes()?, empty)))
 }
 
 fn streams(cell: &Cell) -> Result<f64, Failure> {
     // The answer's first event and no more.
     let first = cell.answer.windows(4).position(|window| window == b"\n\n\r\n");
     let first = first.and_then(|at| cell.answer.get(..at + 4)).unwrap_or_default();
-    let mut house = House::new(first.to_vec())?;
-    let empty = house.server.resident_bytes()?;
-    let mut connections = house.connect(COUNT)?;
-    house.ask(&mut connections, cell)?;
-    house.wait(SETTLED)?;
-    Ok(each(house.server.resident_bytes()?, empty))
+    let mut setup = ServerSetup::new(first.to_vec())?;
+    let empty = setup.server.resident_bytes()?;
+    let mut connections = setup.connect(COUNT)?;
+    setup.ask(&mut connections, cell)?;
+    setup.wait(SETTLED)?;
+    Ok(each(setup.server.resident_bytes()?, empty))
 }
 
 fn each(more: u64, less: u64) -> f64 {
@@ -63,13 +63,13 @@ fn each(more: u64, less: u64) -> f64 {
 }
 
 /// A server with its upstream.
-struct House {
+struct ServerSetup {
     mock: Mock,
     server: Server,
     _dir: tempfile::TempDir,
 }
 
-impl House {
+impl ServerSetup {
     fn new(answer: Vec<u8>) -> Result<Self, Failure> {
         let dir = tempfile::tempdir()?;
         let mock = Mock::new(answer)?;

@@ -12,8 +12,8 @@
 mod connections;
 mod flat;
 mod frontier;
-#[path = "../common/house.rs"]
-mod house;
+#[path = "../common/gateway_setup.rs"]
+mod gateway_setup;
 #[path = "../common/load.rs"]
 mod load;
 mod mock;

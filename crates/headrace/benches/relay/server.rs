@@ -19,7 +19,7 @@ use headrace_fleet::{Worker, WorkerSite};
 use headrace_limits::LimitSpec;
 use headrace_upstream::{RelayModel, Upstream, UpstreamKind, UpstreamSpec};
 
-use crate::house::{Failure, house, listen};
+use crate::gateway_setup::{Failure, listen, open_gateway};
 
 const MODEL: &str = "headrace-demo";
 
@@ -43,7 +43,7 @@ pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
         let name = ModelName::new(MODEL)?;
         let site = Arc::new(WorkerSite::new("mock"));
         let worker = Worker::relay("mock/mock-model", name.clone(), Arc::new(relay)).at(&site);
-        let (gateway, tally) = house(kind, Path::new(dir), Arc::clone(&clock), served(name), worker)?;
+        let (gateway, tally) = open_gateway(kind, Path::new(dir), Arc::clone(&clock), served(name), worker)?;
         listen(gateway, clock).await?;
         println!("{}", tally.line());
         Ok::<_, Failure>(())
@@ -60,7 +60,7 @@ pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
 fn served(name: ModelName) -> ServedModel {
     ServedModel {
         name,
-        lane: Backend::Messages(MessageBackend::default()),
+        backend: Backend::Messages(MessageBackend::default()),
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,

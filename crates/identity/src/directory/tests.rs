@@ -211,7 +211,7 @@ fn every_admin_act_has_exactly_one_audit_row() {
     directory.revoke(&key.id, "carol", LATER).unwrap();
     directory.revoke(&key.id, "dave", LATER).unwrap();
     let rows = directory.audit(0, 100).unwrap();
-    let told: Vec<_> = rows.iter().map(|row| (row.entry.act.as_str(), row.entry.actor.as_str())).collect();
+    let listed: Vec<_> = rows.iter().map(|row| (row.entry.act.as_str(), row.entry.actor.as_str())).collect();
     let expected = [
         ("org.create", "ops"),
         ("project.create", "ops"),
@@ -222,7 +222,7 @@ fn every_admin_act_has_exactly_one_audit_row() {
         ("project.limits", "bob"),
         ("key.revoke", "carol"),
     ];
-    assert_eq!(told, expected, "revoking what is revoked changes nothing");
+    assert_eq!(listed, expected, "revoking what is revoked changes nothing");
     assert_eq!(rows.last().unwrap().entry.subject, key.id.as_str());
     assert_eq!(directory.verify_audit().unwrap().rows, 8);
 }

@@ -17,7 +17,7 @@ pub(super) fn check(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
         });
         return;
     };
-    told_otherwise(patient, context, findings);
+    check_declared_context(patient, context, findings);
     beyond_rope(patient, context, findings);
     if let Some(answer) = patient.examined.generation.max_new_tokens.filter(|answer| *answer >= context) {
         findings.push(Finding {
@@ -53,7 +53,7 @@ fn vocabulary(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     });
 }
 
-fn told_otherwise(patient: &Patient<'_>, context: usize, findings: &mut Vec<Finding>) {
+fn check_declared_context(patient: &Patient<'_>, context: usize, findings: &mut Vec<Finding>) {
     let told = patient.examined.tokenizer_config.model_max_length.filter(|told| *told != context);
     let Some(told) = told else { return };
     let (what, way_out) = match told > context {

@@ -108,7 +108,7 @@ impl Workers {
     ///
     /// Pairs with `wait`. A worker sets its `asleep` flag before it reads `news`. This function increases `news`
     /// before it reads the flags. Both are sequentially consistent, so at least one side sees the other.
-    pub(crate) fn tell(&self, slot: &Slot) {
+    pub(crate) fn notify(&self, slot: &Slot) {
         let shared = &*self.shared;
         shared.news.fetch_add(1, Ordering::SeqCst);
         let callers = shared.callers.load(Ordering::Relaxed);

@@ -152,22 +152,22 @@ fn refusals_name_scope_rule_numbers_and_remedy() {
 fn all_limits_are_taken_together_or_not_at_all() {
     let wide = spec(100, 1_000, 10);
     // The model is entered last, with the tokens.
-    for (narrow, at_the_door) in
+    for (narrow, at_admission) in
         [(spec(1, 1_000, 10), true), (spec(100, 15, 10), false), (spec(100, 1_000, 1), true)]
     {
         for late in [false, true] {
             let limits = Limits::new();
             let (org_spec, model_spec) = if late { (wide, narrow) } else { (narrow, wide) };
             let scopes = [(key(1), wide), (project(), wide), (org(), org_spec), (model(), model_spec)];
-            let (door, more) = scopes.split_at(3);
-            let mut first = limits.enter(door, owner(1), START).unwrap();
+            let (admission, more) = scopes.split_at(3);
+            let mut first = limits.enter(admission, owner(1), START).unwrap();
             first.take(more, 10, START).unwrap();
             let mut entered = 1;
             for _ in 0..5 {
                 let before = standings(&limits, &scopes, START);
-                let refusal = match limits.enter(door, owner(2), START) {
+                let refusal = match limits.enter(admission, owner(2), START) {
                     Err(refusal) => {
-                        assert!(at_the_door && !late);
+                        assert!(at_admission && !late);
                         refusal
                     }
                     Ok(mut lease) => {
@@ -433,8 +433,8 @@ fn many_threads_never_exceed_a_limit_and_leave_nothing_behind() {
                 let mut scopes = scopes(n);
                 scopes.swap(0, usize::from(n) % 2);
                 for round in 0..2_000_u64 {
-                    let (door, more) = scopes.split_at(2);
-                    let taken = limits.enter(door, owner(1), START).and_then(|mut lease| {
+                    let (admission, more) = scopes.split_at(2);
+                    let taken = limits.enter(admission, owner(1), START).and_then(|mut lease| {
                         entered.fetch_add(1, Ordering::SeqCst);
                         lease.take(more, 50, START).map(|()| lease)
                     });

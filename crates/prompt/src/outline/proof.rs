@@ -326,13 +326,13 @@ impl TemplateFacts {
         if equality || within {
             return self.compare(equality, within, left, right);
         }
-        let goes_on = match operation {
+        let continues = match operation {
             BinOpKind::ScAnd => self.known(left) != Some(false),
             BinOpKind::ScOr => self.known(left) != Some(true),
             _ => true,
         };
         let left = self.expression(left)?;
-        let right = if goes_on { self.expression(right)? } else { Free };
+        let right = if continues { self.expression(right)? } else { Free };
         match operation {
             BinOpKind::ScAnd | BinOpKind::ScOr => {
                 truth(left)?;

@@ -22,7 +22,7 @@ pub(super) struct HarmonyMachine {
     /// The header being read, or the text of the call from its header on.
     raw: String,
     draft: CallDraft,
-    told: Option<usize>,
+    emitted: Option<usize>,
     calls: u32,
     fault: Option<CallFault>,
     /// Whether a message of text has ended, so that the next one begins on a new line.
@@ -49,7 +49,7 @@ impl HarmonyMachine {
             held: String::new(),
             raw: String::new(),
             draft: CallDraft::default(),
-            told: None,
+            emitted: None,
             calls: 0,
             fault: None,
             apart: false,
@@ -71,7 +71,7 @@ impl HarmonyMachine {
 
     pub(super) fn push(&mut self, text: &str) -> Vec<ReplyPiece> {
         text.chars().for_each(|c| self.step(c));
-        self.tell();
+        self.emit_known();
         self.out.take()
     }
 
@@ -197,7 +197,7 @@ impl HarmonyMachine {
             Some(recipient) => {
                 let name = recipient.strip_prefix("functions.").unwrap_or(&recipient);
                 self.draft = CallDraft { name: Some(name.to_owned()), ..CallDraft::default() };
-                self.told = None;
+                self.emitted = None;
                 HarmonyState::Call
             }
             None if channel == "analysis" => HarmonyState::Thought,
@@ -217,13 +217,13 @@ impl HarmonyMachine {
             "" => Err(CallFault::Unfinished),
             arguments => self.offered.judge(&name, arguments),
         };
-        self.tell();
+        self.emit_known();
         if let Err(fault) = judged {
             let fault = if whole || fault != CallFault::NotJson { fault } else { CallFault::Unfinished };
             self.fault.get_or_insert(fault);
         }
         match judged {
-            _ if self.told.take().is_some() => {}
+            _ if self.emitted.take().is_some() => {}
             Ok(()) => {
                 self.out.call(None, name);
                 self.out.arguments(&self.draft.arguments);
@@ -239,21 +239,21 @@ impl HarmonyMachine {
     }
 
     /// Emits the known part of a call that a grammar constrains.
-    fn tell(&mut self) {
+    fn emit_known(&mut self) {
         let Some(name) = self.draft.name.as_ref().filter(|_| self.state == HarmonyState::Call) else {
             return;
         };
         // Trailing white space may come after the arguments.
         let known = self.draft.arguments.trim_end();
-        if known.is_empty() || (self.told.is_none() && !self.offered.is_held(name)) {
+        if known.is_empty() || (self.emitted.is_none() && !self.offered.is_held(name)) {
             return;
         }
-        if self.told.is_none() {
+        if self.emitted.is_none() {
             self.out.call(None, name.clone());
             self.calls = self.calls.saturating_add(1);
         }
-        self.out.arguments(known.get(self.told.unwrap_or(0)..).unwrap_or(""));
-        self.told = Some(known.len());
+        self.out.arguments(known.get(self.emitted.unwrap_or(0)..).unwrap_or(""));
+        self.emitted = Some(known.len());
     }
 
     fn give_back(&mut self) {

@@ -51,7 +51,7 @@ pub(super) struct MarkMachine {
     /// does.
     block: Vec<CallDraft>,
     /// The number of bytes of the draft's arguments that were emitted. `None` if the call was not emitted.
-    told: Option<usize>,
+    emitted: Option<usize>,
     /// Whether a grammar constrains the call. `None` until its name is known.
     is_held: Option<bool>,
     reader: Option<CallReader>,
@@ -106,7 +106,7 @@ impl MarkMachine {
             raw: String::new(),
             draft: CallDraft::default(),
             block: Vec::new(),
-            told: None,
+            emitted: None,
             is_held: None,
             reader: None,
             in_list: false,
@@ -138,7 +138,7 @@ impl MarkMachine {
             }
             rest = later;
         }
-        self.tell();
+        self.emit_known();
         self.out.take()
     }
 
@@ -353,7 +353,7 @@ impl MarkMachine {
     fn begin(&mut self) {
         self.in_list = false;
         self.draft = CallDraft::default();
-        (self.told, self.is_held) = (None, None);
+        (self.emitted, self.is_held) = (None, None);
         self.state = MachineState::Call;
         self.reader = self.row.map(|row| {
             let end = match row.body {
@@ -371,7 +371,7 @@ impl MarkMachine {
         if self.is_held.is_none() && self.draft.name.is_some() && !self.draft.arguments.is_empty() {
             // Decides now, because the way in which the call begins must not depend on what the model writes about it
             // later.
-            self.tell();
+            self.emit_known();
         }
         match step {
             CallStep::More => {}
@@ -420,17 +420,17 @@ impl MarkMachine {
     /// Handles a call whose name and arguments are complete. It becomes a call or text.
     fn made(&mut self) {
         self.in_list |= self.reader.as_ref().is_some_and(CallReader::in_list);
-        self.tell();
+        self.emit_known();
         match self.judge(&self.draft) {
             // Emitted parts of a call cannot be taken back.
             Err(fault) => {
                 self.fault.get_or_insert(fault);
-                if self.told.is_none() {
+                if self.emitted.is_none() {
                     self.give_back();
                     return;
                 }
             }
-            Ok(()) if self.told.is_none() => {
+            Ok(()) if self.emitted.is_none() => {
                 self.block.push(std::mem::take(&mut self.draft));
                 if self.has_blocks() {
                     // The raw text is kept, because later text may show that it is not a call.
@@ -446,7 +446,7 @@ impl MarkMachine {
         self.raw.clear();
         self.space.clear();
         self.visible = false;
-        (self.told, self.reader) = (None, None);
+        (self.emitted, self.reader) = (None, None);
         self.state = MachineState::Closing { from: 0 };
         self.draft = CallDraft::default();
         self.end_closing();
@@ -469,7 +469,7 @@ impl MarkMachine {
     }
 
     /// Emits the known part of a call that a grammar constrains.
-    fn tell(&mut self) {
+    fn emit_known(&mut self) {
         let Some(name) = self.draft.name.as_ref().filter(|_| self.state == MachineState::Call) else {
             return;
         };
@@ -477,19 +477,19 @@ impl MarkMachine {
         {
             return;
         }
-        if self.told.is_none() {
+        if self.emitted.is_none() {
             self.out.call(self.draft.id.take(), name.clone());
             self.calls = self.calls.saturating_add(1);
         }
-        let told = self.told.unwrap_or(0);
-        self.out.arguments(self.draft.arguments.get(told..).unwrap_or(""));
-        self.told = Some(self.draft.arguments.len());
+        let emitted = self.emitted.unwrap_or(0);
+        self.out.arguments(self.draft.arguments.get(emitted..).unwrap_or(""));
+        self.emitted = Some(self.draft.arguments.len());
     }
 
     /// Ends a call that was emitted but is not complete. Returns `false` if no part of the call was emitted.
     fn cut_off(&mut self) -> bool {
-        self.tell();
-        if self.told.take().is_none() {
+        self.emit_known();
+        if self.emitted.take().is_none() {
             return false;
         }
         self.raw.clear();
@@ -519,7 +519,7 @@ impl MarkMachine {
             self.raw.push_str(&std::mem::take(&mut self.space));
             self.held.clear();
             self.draft = CallDraft::default();
-            (self.told, self.is_held) = (None, Some(false));
+            (self.emitted, self.is_held) = (None, Some(false));
             self.state = MachineState::Call;
             self.reader = Some(CallReader::next_object(true));
             self.step_call(c);

@@ -179,7 +179,7 @@ impl AnswerReader {
         let Some(out) = reading.out.as_deref_mut() else { return Ok(()) };
         let seed = id.as_deref().unwrap_or_default();
         state.calls.piece(piece, &mut CallSink { choice, seed, notes, out })?;
-        state.let_go(out);
+        state.release_waiting(out);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl AnswerReader {
         if let (Some(state), Some(out)) = (choices.get_mut(choice as usize), reading.out.as_deref_mut()) {
             let seed = id.as_deref().unwrap_or_default();
             state.calls.over(key, &mut CallSink { choice, seed, notes, out });
-            state.let_go(out);
+            state.release_waiting(out);
         }
     }
 
@@ -376,7 +376,7 @@ impl ChoiceReader {
         }
     }
 
-    fn let_go(&mut self, out: &mut Vec<ReplyEvent>) {
+    fn release_waiting(&mut self, out: &mut Vec<ReplyEvent>) {
         if !self.calls.is_open() {
             out.append(&mut self.waiting);
             self.waiting_bytes = 0;

@@ -139,8 +139,8 @@ fn the_grammar_of_a_custom_tool_is_told_to_models_of_others() {
     let grammar = json!({"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\""});
     let tools =
         json!([{"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": grammar}]);
-    let told = json!({"installation": "i", "turn": "{}"});
-    let call = read(&with(&json!({"tools": tools, "client_metadata": told}))).unwrap();
+    let body = json!({"installation": "i", "turn": "{}"});
+    let call = read(&with(&json!({"tools": tools, "client_metadata": body}))).unwrap();
     let sent: Value =
         serde_json::from_str(body_of(&as_chat(&call, &WireLimits::default()).unwrap())).unwrap();
     let function = &sent["tools"][0]["function"];

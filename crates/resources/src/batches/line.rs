@@ -54,8 +54,8 @@ impl<R: CallRunner> BatchJob<'_, R> {
                 Ok(principal) => principal.org.clone(),
                 Err(refusal) => {
                     let rejection = unauthenticated(&refusal);
-                    let told = json!({"error": {"message": rejection.message, "type": "authentication_error", "code": rejection.code.name()}});
-                    return self.ends_with(line.at, rejection.status, String::new(), told.to_string()).await;
+                    let json = json!({"error": {"message": rejection.message, "type": "authentication_error", "code": rejection.code.name()}});
+                    return self.ends_with(line.at, rejection.status, String::new(), json.to_string()).await;
                 }
             };
             let paid = PaidHold::default();
@@ -77,9 +77,9 @@ impl<R: CallRunner> BatchJob<'_, R> {
                 LineOutcome::PaidBefore => {
                     let message =
                         "The request was cut off after some of its answer was paid for; it is not run again.";
-                    let told =
+                    let json =
                         json!({"error": {"message": message, "type": "server_error", "code": "cut_off"}});
-                    return self.ends_with(line.at, 500, String::new(), told.to_string()).await;
+                    return self.ends_with(line.at, 500, String::new(), json.to_string()).await;
                 }
                 LineOutcome::Refused { status, request, body } => {
                     return self.ends_with(line.at, status, request, body).await;

@@ -124,13 +124,13 @@ fn openai_line(batch: &str, result: &LineResult) -> String {
 /// A line of an Anthropic result stream.
 pub(crate) fn anthropic_line(result: &LineResult) -> String {
     let custom_id = json!(result.custom_id);
-    let told = match result.end {
+    let line = match result.end {
         LineEnd::Completed => format!("{{\"type\":\"succeeded\",\"message\":{}}}", one_line(&result.answer)),
         LineEnd::Failed => format!("{{\"type\":\"errored\",\"error\":{}}}", one_line(&result.answer)),
         LineEnd::Cancelled => "{\"type\":\"canceled\"}".to_owned(),
         LineEnd::Expired => "{\"type\":\"expired\"}".to_owned(),
     };
-    format!("{{\"custom_id\":{custom_id},\"result\":{told}}}\n")
+    format!("{{\"custom_id\":{custom_id},\"result\":{line}}}\n")
 }
 
 #[cfg(test)]

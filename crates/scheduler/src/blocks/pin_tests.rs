@@ -160,7 +160,7 @@ impl World {
         self.held.push((number, block));
     }
 
-    fn let_go(&mut self, at: usize) {
+    fn release(&mut self, at: usize) {
         let (number, block) = self.held.swap_remove(at);
         self.pool.release(block);
         let (joined, now_ns) = (self.model.tick(), self.model.now_ns);
@@ -216,7 +216,7 @@ fn the_pool_knows_what_a_plain_model_of_it_knows() {
                 _ if world.held.is_empty() => {}
                 _ => {
                     let at = rng.below(world.held.len() as u64) as usize;
-                    world.let_go(at);
+                    world.release(at);
                 }
             }
             world.check(seed);

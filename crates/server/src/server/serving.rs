@@ -31,7 +31,7 @@ const MOST_NAMED: usize = 5;
 /// The open listeners and the state behind them.
 pub(super) struct OpenServer {
     pub(super) edge: Edge<Gateway>,
-    pub(super) door: Option<AdminListener>,
+    pub(super) console: Option<AdminListener>,
     pub(super) service: Arc<AdminService>,
     pub(super) seen: AdminSeams,
     pub(super) usage: LiveStats,
@@ -63,11 +63,13 @@ impl OpenServer {
         gateway: &Arc<Gateway>,
         mut ticks: Vec<JoinHandle<()>>,
     ) -> Result<ServingEnd, String> {
-        let Self { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind } = self;
+        let Self { edge, console, service, seen, usage, reloader, watched, welcome, manner, behind } = self;
         let ServingParts { data_dir, clock, directory, upstreams, watch, drain_delay, drain } = behind;
         let control = ControlSocket::bind(&data_dir).map_err(|error| error.to_string())?;
         let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&clock)));
-        ticks.extend(door.map(|door| tokio::spawn(door.serve(service, Arc::clone(&directory), clock, seen))));
+        ticks.extend(
+            console.map(|console| tokio::spawn(console.serve(service, Arc::clone(&directory), clock, seen))),
+        );
         ticks.push(tokio::spawn(usage.tend()));
         ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&directory))));
         ticks.push(tokio::spawn(objects::tend(Arc::downgrade(gateway))));

@@ -29,7 +29,7 @@ impl UpstreamRegistry {
     /// Looks up the configuration's names that have not been looked up yet, for a bounded time. A name that is not
     /// found is looked up again later.
     pub async fn look_up(&self, config: &ServerSettings) {
-        let known = |upstream: &&UpstreamConfig| !self.desk().names.0.contains_key(&upstream.fingerprint);
+        let known = |upstream: &&UpstreamConfig| !self.state().names.0.contains_key(&upstream.fingerprint);
         let new: Vec<_> = config.upstreams.iter().filter(known).cloned().collect();
         let all = config.upstreams.iter().map(|upstream| upstream.fingerprint).collect::<Vec<_>>();
         let names = new.into_iter().filter(|upstream| upstream.spec.looked_up().is_some());
@@ -37,9 +37,9 @@ impl UpstreamRegistry {
         let names: Vec<_> = names.collect();
         let asked = names.iter().map(|(fingerprint, name)| (*fingerprint, name.spec.clone())).collect();
         {
-            let mut desk = self.desk();
-            desk.names.0.extend(names);
-            desk.names.0.retain(|fingerprint, _| all.contains(fingerprint));
+            let mut state = self.state();
+            state.names.0.extend(names);
+            state.names.0.retain(|fingerprint, _| all.contains(fingerprint));
         }
         self.look_up_all(asked).await;
     }
@@ -56,7 +56,7 @@ impl UpstreamRegistry {
         for (fingerprint, lookup) in lookups {
             // A name whose lookup fails keeps its addresses.
             if let Ok(Ok(Ok(found))) = lookup.await
-                && let Some(name) = self.desk().names.0.get_mut(&fingerprint)
+                && let Some(name) = self.state().names.0.get_mut(&fingerprint)
             {
                 name.answered(&found);
             }
@@ -91,27 +91,27 @@ impl UpstreamRegistry {
     async fn other_servers(&self, look_up: bool, try_lost: bool) -> Vec<String> {
         for site in self.sites() {
             if let (Some(ip), true) = (site.upstream.spec().ip, site.upstream.figures().down.is_some())
-                && let Some(name) = self.desk().names.0.get_mut(&site.config.fingerprint)
+                && let Some(name) = self.state().names.0.get_mut(&site.config.fingerprint)
             {
                 name.addresses.unreached(ip);
             }
         }
         if look_up {
-            let names = self.desk().names.0.iter().map(|(key, name)| (*key, name.spec.clone())).collect();
+            let names = self.state().names.0.iter().map(|(key, name)| (*key, name.spec.clone())).collect();
             self.look_up_all(names).await;
         }
         if try_lost {
             self.try_lost().await;
         }
         let sites = self.sites();
-        let desk = self.desk();
+        let state = self.state();
         let differs = |(fingerprint, name): &(&[u8; 32], &TrackedName)| {
             let own = sites.iter().filter(|site| site.config.fingerprint == **fingerprint);
             let mut now: Vec<Option<IpAddr>> = own.map(|site| site.upstream.spec().ip).collect();
             now.sort_unstable();
             now != name.servers()
         };
-        desk.names.0.iter().filter(differs).map(|(_, name)| name.spec.name.clone()).collect()
+        state.names.0.iter().filter(differs).map(|(_, name)| name.spec.name.clone()).collect()
     }
 
     /// Probes the addresses that were removed because they could not be reached. An address that answers is restored.
@@ -130,12 +130,12 @@ impl UpstreamRegistry {
             let lost = name.addresses.lost().into_iter();
             lost.filter_map(|ip| Some((*fingerprint, ip, server(fingerprint, name, ip)?))).collect::<Vec<_>>()
         };
-        let lost: Vec<_> = self.desk().names.0.iter().flat_map(lost).collect();
+        let lost: Vec<_> = self.state().names.0.iter().flat_map(lost).collect();
         // Probes all of them at once.
         let tries = lost.into_iter().map(|(key, ip, upstream)| (key, ip, tokio::spawn(is_reached(upstream))));
         for (fingerprint, ip, tried) in tries.collect::<Vec<_>>() {
             if tried.await.unwrap_or(false)
-                && let Some(name) = self.desk().names.0.get_mut(&fingerprint)
+                && let Some(name) = self.state().names.0.get_mut(&fingerprint)
             {
                 name.addresses.reached(ip);
             }
@@ -152,7 +152,7 @@ impl UpstreamRegistry {
         let (mut sites, mut faults) = (Vec::new(), Vec::new());
         for wanted in &config.upstreams {
             let servers =
-                self.desk().names.0.get(&wanted.fingerprint).map_or(vec![None], TrackedName::servers);
+                self.state().names.0.get(&wanted.fingerprint).map_or(vec![None], TrackedName::servers);
             let own = known.iter().filter(|site| site.config.fingerprint == wanted.fingerprint);
             let own: Vec<&UpstreamSite> = own.collect();
             for ip in servers {
@@ -270,7 +270,7 @@ mod tests {
         async fn take_over(&self) -> Vec<String> {
             self.upstreams.look_up(&self.config).await;
             let sites = self.upstreams.sites_of(&self.config).unwrap();
-            self.upstreams.desk().sites.clone_from(&sites);
+            self.upstreams.state().sites.clone_from(&sites);
             sites.iter().map(|site| site.upstream.label()).collect()
         }
 

@@ -51,10 +51,10 @@ impl UpstreamModels {
             self.notes.push(format!("`{name}` is not served before one of its workers says what it has"));
             return;
         };
-        let Some(lane) = their.lane(&engines) else { return };
+        let Some(backend) = their.token_backend(&engines) else { return };
         self.models.push(Arc::new(ServedModel {
             name: model.name.clone(),
-            lane: Backend::Tokens(lane),
+            backend: Backend::Tokens(backend),
             created_unix_s: before.created_unix_s,
             default_max_tokens: model.default_max_tokens.or(their.about.default_max_tokens),
             limits: model.limits,
@@ -80,8 +80,8 @@ impl UpstreamModels {
             }
         };
         let capabilities = engine.capabilities().clone();
-        let told = format!("{} {capabilities:?}", their.about.words);
-        let key = key(name, site, theirs, Some((told.into(), capabilities.context_window)));
+        let text = format!("{} {capabilities:?}", their.about.words);
+        let key = key(name, site, theirs, Some((text.into(), capabilities.context_window)));
         let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
             let worker = Worker::new(&id(site, theirs), name.clone(), Arc::new(engine)).at(&site.seen);
             Arc::new(worker.within(site.config.region.clone()))

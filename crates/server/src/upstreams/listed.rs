@@ -5,15 +5,15 @@ use headrace_upstream::ModelListing;
 use headrace_config::{ServerSettings, without_ending};
 
 /// Maximum number of models that are named in a message.
-pub(super) const NAMES_TOLD: usize = 8;
+pub(super) const NAMES_LISTED: usize = 8;
 
 /// The names of some models, and how many more there are.
 pub(super) fn describe(models: &ModelListing) -> String {
     if models.is_empty() {
         return "it lists no model".to_owned();
     }
-    let names: Vec<&str> = models.iter().take(NAMES_TOLD).map(|model| model.id.as_str()).collect();
-    let more = match models.len().saturating_sub(NAMES_TOLD) {
+    let names: Vec<&str> = models.iter().take(NAMES_LISTED).map(|model| model.id.as_str()).collect();
+    let more = match models.len().saturating_sub(NAMES_LISTED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };

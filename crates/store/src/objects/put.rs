@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use headrace_objects::{ItemRecord, ObjectError, ResponseRecord, Told};
+use headrace_objects::{ItemRecord, ObjectError, OnStored, ResponseRecord};
 
 use super::kept::ObjectDatabase;
 use crate::grouped::MOST_IN_GROUP;
@@ -15,7 +15,7 @@ use crate::grouped::MOST_IN_GROUP;
 pub(super) struct PendingResponse {
     pub(super) response: ResponseRecord,
     pub(super) items: Vec<ItemRecord>,
-    pub(super) on_stored: Told,
+    pub(super) on_stored: OnStored,
 }
 
 /// The storing thread. Dropping the handle first stores all waiting responses.

@@ -38,49 +38,49 @@ fn a_full_disk_leaves_no_store_wedged_and_revokes_keys() {
 fn works_beside_a_full_disk() {
     let Ok(inside) = std::env::var(DIRECTORY) else { return };
     let inside = PathBuf::from(inside);
-    let mut house = House::open(&inside);
-    house.directory.create_org(org(), RateLimits::default(), "ops", NOW).unwrap();
-    house.directory.create_project(project(), org(), RateLimits::default(), "ops", NOW).unwrap();
+    let mut stores = OpenStores::open(&inside);
+    stores.directory.create_org(org(), RateLimits::default(), "ops", NOW).unwrap();
+    stores.directory.create_project(project(), org(), RateLimits::default(), "ops", NOW).unwrap();
     for round in 0..3 {
-        let (stays, _) = house.key(&format!("sk-stays-{round}")).unwrap();
-        let (goes, secret) = house.key(&format!("sk-goes-{round}")).unwrap();
-        house.traces.append(&[record(3 * round)]).unwrap();
+        let (stays, _) = stores.key(&format!("sk-stays-{round}")).unwrap();
+        let (goes, secret) = stores.key(&format!("sk-goes-{round}")).unwrap();
+        stores.traces.append(&[record(3 * round)]).unwrap();
         full(true);
-        assert!(house.key("sk-new").is_err());
-        assert!(house.traces.append(&[record(3 * round + 1)]).is_err());
-        house.is_revoked_beside_a_full_disk(&goes, &secret);
+        assert!(stores.key("sk-new").is_err());
+        assert!(stores.traces.append(&[record(3 * round + 1)]).is_err());
+        stores.is_revoked_beside_a_full_disk(&goes, &secret);
         // A restart before there is room again.
-        drop(house);
-        house = House::open(&inside);
-        assert_eq!(house.presents(&secret), Err(AuthRefusal::Revoked));
-        assert!(house.directory.tend().is_err());
-        assert!(house.directory.failing().is_some());
+        drop(stores);
+        stores = OpenStores::open(&inside);
+        assert_eq!(stores.presents(&secret), Err(AuthRefusal::Revoked));
+        assert!(stores.directory.tend().is_err());
+        assert!(stores.directory.failing().is_some());
 
         full(false);
-        house.directory.tend().unwrap();
-        assert_eq!((house.directory.revocations_waiting(), house.directory.failing()), (0, None));
-        house.key(&format!("sk-new-{round}")).unwrap();
-        house.traces.append(&[record(3 * round + 1), record(3 * round + 2)]).unwrap();
+        stores.directory.tend().unwrap();
+        assert_eq!((stores.directory.revocations_waiting(), stores.directory.failing()), (0, None));
+        stores.key(&format!("sk-new-{round}")).unwrap();
+        stores.traces.append(&[record(3 * round + 1), record(3 * round + 2)]).unwrap();
         let seen = SqliteTraceReader::open(&inside.join("traces.sqlite")).unwrap().last(100).unwrap();
         assert_eq!(seen.len() as u64, 3 * (round + 1), "another connection sees them");
-        drop(house);
-        house = House::open(&inside);
-        assert_eq!(house.presents(&secret), Err(AuthRefusal::Revoked));
-        assert!(house.directory.key(&stays).unwrap().revoked.is_none());
-        let log = house.directory.audit(0, 1_000).unwrap();
-        let told =
+        drop(stores);
+        stores = OpenStores::open(&inside);
+        assert_eq!(stores.presents(&secret), Err(AuthRefusal::Revoked));
+        assert!(stores.directory.key(&stays).unwrap().revoked.is_none());
+        let log = stores.directory.audit(0, 1_000).unwrap();
+        let listed =
             log.iter().filter(|row| row.entry.act == "key.revoke" && row.entry.subject == goes.as_str());
-        assert_eq!(told.count(), 1);
-        assert_eq!(house.directory.verify_audit().unwrap().rows, log.len() as u64);
+        assert_eq!(listed.count(), 1);
+        assert_eq!(stores.directory.verify_audit().unwrap().rows, log.len() as u64);
     }
 }
 
-struct House {
+struct OpenStores {
     directory: Directory,
     traces: SqliteTraceStore,
 }
 
-impl House {
+impl OpenStores {
     fn open(inside: &Path) -> Self {
         let keys = SqliteKeyStore::open(&inside.join("identity.sqlite")).unwrap();
         let directory = Directory::open(Arc::new(keys), HashSecret::new([7; 32])).unwrap();

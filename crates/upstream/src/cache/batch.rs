@@ -36,7 +36,7 @@ pub enum StoredLabel {
     /// No label, or a label that is not ours.
     Others,
     /// The event does not contain a label.
-    Untold,
+    Unreported,
 }
 
 /// One event.
@@ -135,7 +135,7 @@ impl RawKvEvent {
                     tokens: self.tokens.0.into_iter().map(|token| token.0).collect(),
                     block_tokens: self.block_tokens,
                     label: match self.label {
-                        None => StoredLabel::Untold,
+                        None => StoredLabel::Unreported,
                         Some(BlockLabel(None)) => StoredLabel::Others,
                         Some(BlockLabel(Some(label))) => StoredLabel::Ours(label),
                     },

@@ -303,7 +303,7 @@ async fn what_a_real_server_told_fills_the_index() {
                     StoredLabel::Ours(label) => BlockOwner::Labelled(label),
                     // The recorded calls had no label of ours. They count as unlabelled here, so that the test can see
                     // their tokens.
-                    StoredLabel::Others | StoredLabel::Untold => BlockOwner::Untold,
+                    StoredLabel::Others | StoredLabel::Unreported => BlockOwner::Unreported,
                 };
                 let (parent, block_tokens) = (stored.parent, stored.block_tokens);
                 let (blocks, tokens) = (&stored.blocks[..], &stored.tokens[..]);

@@ -16,9 +16,9 @@ use crate::tokens::{ids, job, model_of, read};
 
 /// A grammar that consists only of its form. It is never compiled or followed here.
 #[derive(Debug)]
-struct Told(Arc<ResponseFormat>, Option<FormThought>);
+struct FixedGrammar(Arc<ResponseFormat>, Option<FormThought>);
 
-impl CompiledGrammar for Told {
+impl CompiledGrammar for FixedGrammar {
     fn form(&self) -> &Arc<ResponseFormat> {
         &self.0
     }
@@ -38,7 +38,7 @@ impl CompiledGrammar for Told {
 
 fn held(form: ResponseFormat, thought: Option<FormThought>) -> Job {
     let sampling = Sampling { max_tokens: 20, ..Sampling::default() };
-    Job { grammar: Some(Arc::new(Told(Arc::new(form), thought))), ..job(sampling) }
+    Job { grammar: Some(Arc::new(FixedGrammar(Arc::new(form), thought))), ..job(sampling) }
 }
 
 fn schema(compact: bool, white_space: Option<&str>) -> ResponseFormat {

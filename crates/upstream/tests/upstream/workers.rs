@@ -382,7 +382,7 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
         in_use: Arc::new(()),
     };
     let clock = Arc::new(SystemClock::default());
-    let desks: Vec<_> = processes
+    let endpoints: Vec<_> = processes
         .into_iter()
         .map(|process| {
             let secret = WorkerSecret::new(&SECRET.into()).unwrap();
@@ -390,12 +390,13 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
             let (payer, offer) = (KeyId::new("worker").unwrap(), offer.clone());
             let clock = Arc::<SystemClock>::clone(&clock);
             let traces = Arc::new(headrace_domain::NoTrace);
-            let desk = WorkerEndpoint::new(tickets, clock, payer, "1", traces, move || vec![offer.clone()]);
-            (desk, process.is_none().then_some(secret))
+            let endpoint =
+                WorkerEndpoint::new(tickets, clock, payer, "1", traces, move || vec![offer.clone()]);
+            (endpoint, process.is_none().then_some(secret))
         })
         .collect();
     FaultServer::start_with(move |request: &Request| {
-        let (desk, older) = &desks[at.load(Ordering::SeqCst)];
+        let (endpoint, older) = &endpoints[at.load(Ordering::SeqCst)];
         let shown = request.header("authorization").map(str::to_owned);
         let shown = match older {
             // An older worker checks the version of a ticket. The endpoint behind it accepts the request through a new
@@ -412,7 +413,7 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
         let authorization = shown.as_deref().map(str::as_bytes);
         let (method, path) = (request.method.as_str(), request.path.as_str());
         let head = InternalHead { method, path, authorization, traceparent: None, now: clock.now() };
-        let mut answer = match desk.admit(&head) {
+        let mut answer = match endpoint.admit(&head) {
             Ok(call) => at_once(call.answer(request.body.clone().into())),
             Err(refusal) => refusal,
         };

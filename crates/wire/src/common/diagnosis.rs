@@ -91,7 +91,7 @@ fn lost(tokens: u64, usage: &Usage) -> Option<String> {
 
 /// Writes `,"prompt_cache_diagnostics":…`. The value is `null` if nothing was compared.
 pub(crate) fn write_cache_diagnostics(out: &mut BytesMut, diagnosis: &CacheDiagnosis, usage: &Usage) {
-    let told = match diagnosis {
+    let json = match diagnosis {
         CacheDiagnosis::Nothing => Value::Null,
         CacheDiagnosis::NotFound => json!({"type": "comparison_response_not_found"}),
         CacheDiagnosis::Unavailable { why } => json!({"type": "unavailable", "hint": why}),
@@ -111,7 +111,7 @@ pub(crate) fn write_cache_diagnostics(out: &mut BytesMut, diagnosis: &CacheDiagn
         }
     };
     raw(out, ",\"prompt_cache_diagnostics\":");
-    value(out, &told);
+    value(out, &json);
 }
 
 /// Adds the fields that are Headrace's own.

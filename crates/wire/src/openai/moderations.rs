@@ -153,18 +153,18 @@ mod tests {
 
     #[test]
     fn a_rule_sets_the_category_of_its_name_and_no_other() {
-        let told = moderation_result(Some(("self-harm.intent", true)));
+        let result = moderation_result(Some(("self-harm.intent", true)));
         assert_eq!(
-            (&told["flagged"], &told["blocked"], &told["rule"]),
+            (&result["flagged"], &result["blocked"], &result["rule"]),
             (&json!(true), &json!(true), &json!("self-harm.intent"))
         );
         let set: Vec<_> =
-            CATEGORIES.iter().filter(|category| told["categories"][**category] == json!(true)).collect();
+            CATEGORIES.iter().filter(|category| result["categories"][**category] == json!(true)).collect();
         assert_eq!(set, [&"self-harm/intent"]);
-        assert_eq!(told["category_scores"]["self-harm/intent"], 1.0);
-        let told = moderation_result(Some(("our-words", false)));
+        assert_eq!(result["category_scores"]["self-harm/intent"], 1.0);
+        let result = moderation_result(Some(("our-words", false)));
         assert_eq!(
-            (&told["flagged"], &told["blocked"], &told["categories"]["hate"]),
+            (&result["flagged"], &result["blocked"], &result["categories"]["hate"]),
             (&json!(true), &json!(false), &json!(false))
         );
         assert_eq!(moderation_result(None)["flagged"], false);

@@ -268,7 +268,7 @@ impl ResponsesDraft {
     }
 
     /// Refuses blank items of the user, and inputs in which all items are blank.
-    fn check_blank(&self, goes_on: bool) -> Read<()> {
+    fn check_blank(&self, continues: bool) -> Read<()> {
         let Some(turns) = &self.turns else { return Ok(()) };
         if let Some(at) = blank::first_blank(&turns.messages) {
             let item = match turns.origins.get(at) {
@@ -282,7 +282,7 @@ impl ResponsesDraft {
         }
         let says_something = blank::any_says_something(&turns.messages)
             || self.instructions.as_deref().is_some_and(|text| !is_blank(text));
-        if goes_on || says_something || turns.messages.is_empty() {
+        if continues || says_something || turns.messages.is_empty() {
             return Ok(());
         }
         Err(blank::conversation().under_key("input"))
@@ -291,12 +291,12 @@ impl ResponsesDraft {
     fn finish(mut self, mut params: CommonParams<'_>) -> Read<Call> {
         self.take_added(params.limits)?;
         // The continued state may contain the tools that the choice names, and the calls that the outputs name.
-        let goes_on = self.ask.previous.is_some() || self.ask.conversation.is_some();
-        if !goes_on {
+        let continues = self.ask.previous.is_some() || self.ask.conversation.is_some();
+        if !continues {
             tools::check(&self.choice, &self.tools.tools)?;
         }
         self.check_state()?;
-        self.check_blank(goes_on)?;
+        self.check_blank(continues)?;
         if self.logprobs || self.top_logprobs.is_some_and(|top| top > 0) {
             let top = self.top_logprobs.unwrap_or(0);
             params.sampling.logprobs = Some(u8::try_from(top).unwrap_or(u8::MAX));
@@ -337,7 +337,7 @@ impl ResponsesDraft {
             ..Conversation::default()
         };
         verbosity.into_iter().for_each(|word| conversation.ask_verbosity(word));
-        if !goes_on {
+        if !continues {
             items::check(&conversation)?;
         }
         Ok(Call {

@@ -119,8 +119,8 @@ impl<'a> Vocabulary<'a> {
         let found: Vec<(u32, &str)> = self.used().filter(ending).map(|(id, text, _)| (id, text)).collect();
         let has = |text: &str| found.iter().any(|(_, other)| *other == text);
         // If both of these tokens exist, a reply continues after `<|end|>` in another channel.
-        let goes_on = has("<|return|>") && has("<|call|>");
-        ends.extend(found.iter().filter(|(_, text)| !(goes_on && *text == "<|end|>")).map(|(id, _)| *id));
+        let continues = has("<|return|>") && has("<|call|>");
+        ends.extend(found.iter().filter(|(_, text)| !(continues && *text == "<|end|>")).map(|(id, _)| *id));
         let mut seen = std::collections::BTreeSet::new();
         ends.retain(|id| seen.insert(*id));
         ends.truncate(MAX_EOS_IDS);

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_domain::NanoDollars;
-use headrace_inspect::{DrawOptions, PromptSight, draw_prompt};
+use headrace_inspect::{DrawOptions, PromptReport, draw_prompt};
 use headrace_server::found_model::FoundModel;
 use headrace_server::prompt_reports::{PromptCost, RenderReport, cost, seen};
 use headrace_terminal::output;
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &RenderArgs) -> ExitCode {
         Ok(report) => {
             let (width, color) = output::terminal();
             let options = DrawOptions { width, color, bounds: args.bounds };
-            output::say_drawn(&draw_prompt(&report.sight, &options));
+            output::say_drawn(&draw_prompt(&report.prompt_report, &options));
             output::say(&last_line(&report));
             ExitCode::SUCCESS
         }
@@ -32,16 +32,16 @@ fn report(args: &RenderArgs) -> Result<RenderReport, String> {
     let asked = RenderInput::read(&args.prompt, args.system.as_deref(), args.body, &limits)?;
     let found = model(&args.of, asked.model.as_deref())?;
     let words = found.words()?;
-    let see = |asked: &RenderInput, before: Option<&PromptSight>| {
+    let see = |asked: &RenderInput, before: Option<&PromptReport>| {
         seen(&words, found.tools_order, &asked.call, before).map_err(|why| format!("{}: {why}", found.name))
     };
     let before = match &args.after {
         None => None,
         Some(after) => Some(see(&RenderInput::read(after, None, args.body, &limits)?, None)?),
     };
-    let sight = see(&asked, before.as_ref())?;
-    let cost = cost(found.quote.as_ref(), &sight);
-    Ok(RenderReport { context: found.wording.max_positions(), cost, sight, model: found.name })
+    let prompt_report = see(&asked, before.as_ref())?;
+    let cost = cost(found.quote.as_ref(), &prompt_report);
+    Ok(RenderReport { context: found.wording.max_positions(), cost, prompt_report, model: found.name })
 }
 
 /// Finds the model: the one named by option, otherwise the body's if the configuration has it, otherwise the first.
@@ -52,20 +52,23 @@ fn model(of: &OfModel, body: Option<&str>) -> Result<FoundModel, String> {
 }
 
 fn last_line(report: &RenderReport) -> String {
-    let sight = &report.sight;
+    let prompt_report = &report.prompt_report;
     let mut line = format!(
         "{}: {} tokens, {} of them marks; {} bytes",
         report.model,
-        sight.count,
-        sight.special_tokens,
-        sight.text.len()
+        prompt_report.count,
+        prompt_report.special_tokens,
+        prompt_report.text.len()
     );
     if let Some(context) = report.context {
-        line.push_str(&format!("; {} of {context} positions are left", context.saturating_sub(sight.count)));
+        line.push_str(&format!(
+            "; {} of {context} positions are left",
+            context.saturating_sub(prompt_report.count)
+        ));
     }
     line.push('\n');
     let dollars = |nanos: i64| NanoDollars::new(nanos);
-    let cached = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
+    let cached = prompt_report.cached_tokens.unwrap_or(prompt_report.cacheable_tokens);
     match report.cost {
         None => line.push_str("cost: its tokens have no configured price (--config)\n"),
         Some(PromptCost { uncached_nano_dollars: whole, .. }) if cached == 0 => {

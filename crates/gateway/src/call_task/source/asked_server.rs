@@ -186,6 +186,6 @@ impl AskedServer {
 
     /// Whether its last event was read. A failed response reports its usage in that event too.
     fn is_final(&self) -> bool {
-        self.ended || self.reader.is_told_whole()
+        self.ended || self.reader.has_final_usage()
     }
 }

@@ -497,12 +497,12 @@ impl TokenSource {
 
     /// Adds the prompt of a job to `events`, once for each of its choices.
     fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
-        let (Some(ids), Some(lane)) = (self.prompt(job), self.work.model.lane.tokens()) else { return };
+        let (Some(ids), Some(backend)) = (self.prompt(job), self.work.model.backend.tokens()) else { return };
         let (work, job) = (&self.work, self.jobs.part(job));
         let text = match &work.call.prompt {
             Prompt::Raw(items) if work.call.dialect.echo() => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
-                _ => lane.tokenizer.decode(ids, false),
+                _ => backend.tokenizer.decode(ids, false),
             },
             _ => String::new(),
         };
@@ -540,23 +540,23 @@ fn with_thought(usage: Usage, thought: u64) -> Usage {
 /// Reasoning is parsed only in answers to conversations, and tool calls only if tools were offered. Elsewhere the same
 /// text is just text.
 fn reply_form(work: &RenderedWork) -> ReplyForm {
-    let (Some(lane), Some(rendered)) = (work.model.lane.tokens(), work.rendered.tokens()) else {
+    let (Some(backend), Some(rendered)) = (work.model.backend.tokens(), work.rendered.tokens()) else {
         return ReplyForm::default();
     };
-    let hidden = Arc::clone(lane.tokenizer.shown());
+    let hidden = Arc::clone(backend.tokenizer.shown());
     let Prompt::Conversation(conversation) = &work.call.prompt else {
         return ReplyForm { hidden, ..ReplyForm::default() };
     };
     let prompt = rendered.text.as_deref().unwrap_or("");
     let mut offered = OfferedTools::of(conversation);
     // A server that receives the form as text may enforce less of it.
-    if rendered.grammar.is_some() && lane.capabilities.grammars {
+    if rendered.grammar.is_some() && backend.capabilities.grammars {
         offered = offered.held(constrained_tools(conversation));
     }
     ReplyForm {
-        style: lane.replies,
+        style: backend.replies,
         hidden,
-        thinking: lane.replies.thought.is_some_and(|thought| thought.is_open_at_end(prompt)),
+        thinking: backend.replies.thought.is_some_and(|thought| thought.is_open_at_end(prompt)),
         offered: Arc::new(offered),
     }
 }

@@ -40,7 +40,7 @@ fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -
     let rendered = work.rendered.tokens()?;
     let tokens = rendered.prompts.ids.get(prompt)?;
     let before = tokens.get(..token)?;
-    let TokenBackend { tokenizer, template, .. } = work.model.lane.tokens()?;
+    let TokenBackend { tokenizer, template, .. } = work.model.backend.tokens()?;
     let in_common = || match (miss.other, tokens.get(token)) {
         (Some(other), Some(own)) => bytes_in_common(tokenizer, before, *own, other),
         _ => 0,

@@ -171,7 +171,7 @@ impl EstimateInput {
 
 /// Memory in bytes for constraining one choice to its form.
 fn form_bytes(work: &RenderedWork) -> u64 {
-    let ids = work.model.lane.tokens().map_or(0, |lane| u64::from(lane.capabilities.vocab));
+    let ids = work.model.backend.tokens().map_or(0, |backend| u64::from(backend.capabilities.vocab));
     let grammar = work.rendered.tokens().and_then(|tokens| tokens.grammar.as_ref());
     grammar.map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
 }
@@ -179,14 +179,14 @@ fn form_bytes(work: &RenderedWork) -> u64 {
 /// Bytes of the vectors of all texts.
 fn vectors(work: &RenderedWork) -> u64 {
     let RenderedInput::Vectors(vectors) = &work.rendered else { return 0 };
-    let width = work.model.lane.vector_width().unwrap_or(0);
+    let width = work.model.backend.vector_width().unwrap_or(0);
     VECTOR_NUMBER.saturating_mul(u64::from(width)).saturating_mul(vectors.texts.ids.len() as u64)
 }
 
 /// Bytes of all prompts as text.
 fn echo_bytes(work: &RenderedWork) -> u64 {
-    let Some(lane) = work.model.lane.tokens() else { return 0 };
-    let most = lane.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
+    let Some(backend) = work.model.backend.tokens() else { return 0 };
+    let most = backend.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
     match &work.call.prompt {
         Prompt::Raw(items) => items
             .iter()

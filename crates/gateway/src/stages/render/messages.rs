@@ -40,7 +40,7 @@ pub(super) fn prepare(
     limits: &WireLimits,
 ) -> Result<RelayedMessages, Rejection> {
     let passes = call.endpoint == Endpoint::Responses && matches!(call.prompt, Prompt::Relayed(_));
-    if passes && !model.lane.passes_responses() {
+    if passes && !model.backend.passes_responses() {
         let message = format!(
             "The call goes to servers that speak the Responses API as it came, and those of `{}` do not.",
             model.name
@@ -102,7 +102,9 @@ pub(super) fn prepare(
 
 /// Rejects the first part that, according to the operator, the model cannot see or hear. Names its place.
 fn can_be_seen(model: &ServedModel, call: &Call, relayed: &RelayedBody) -> Result<(), Rejection> {
-    let Backend::Messages(MessageBackend { inputs: Some(inputs), .. }) = &model.lane else { return Ok(()) };
+    let Backend::Messages(MessageBackend { inputs: Some(inputs), .. }) = &model.backend else {
+        return Ok(());
+    };
     let found = match &call.prompt {
         _ if relayed.media == 0 => None,
         Prompt::Conversation(conversation) => {

@@ -38,8 +38,8 @@ pub(crate) async fn read_for(
         _ => None,
     };
     let wants_body = match call.endpoint {
-        Endpoint::Responses => sent_on.is_some() && model.lane.passes_responses(),
-        _ => model.lane.is_messages(),
+        Endpoint::Responses => sent_on.is_some() && model.backend.passes_responses(),
+        _ => model.backend.is_messages(),
     };
     if wants_body == sent_on.is_some() {
         return Ok(None);

@@ -51,13 +51,13 @@ pub(crate) fn shortened(
 /// Counts the tokens of a conversation.
 fn tokens(
     model: &ServedModel,
-    lane: &TokenBackend,
+    backend: &TokenBackend,
     call: &Call,
     conversation: &Conversation,
     (now, room): (UnixNanos, TokenizerMemory<'_>),
 ) -> Result<usize, Rejection> {
     let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
-    encode_conversation(model, lane, conversation, &options, room).map(|(ids, _)| ids.len())
+    encode_conversation(model, backend, conversation, &options, room).map(|(ids, _)| ids.len())
 }
 
 fn cleared(
@@ -65,9 +65,11 @@ fn cleared(
     call: &mut Call,
     means: (UnixNanos, TokenizerMemory<'_>),
 ) -> Result<(), Rejection> {
-    let (Some(clears), Some(lane)) = (call.dialect.clears(), model.lane.tokens()) else { return Ok(()) };
+    let (Some(clears), Some(backend)) = (call.dialect.clears(), model.backend.tokens()) else {
+        return Ok(());
+    };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
-    let before = tokens(model, lane, call, conversation, means)?;
+    let before = tokens(model, backend, call, conversation, means)?;
     let uses = conversation.messages.iter().filter(|message| message.role == Role::Tool).count();
     let triggered = match clears.trigger {
         ClearTrigger::InputTokens(most) => before as u64 > most,
@@ -78,7 +80,7 @@ fn cleared(
     }
     let mut shorter = conversation.clone();
     let tool_uses = clear(&mut shorter, clears);
-    let after = tokens(model, lane, call, &shorter, means)?;
+    let after = tokens(model, backend, call, &shorter, means)?;
     let input_tokens = before.saturating_sub(after) as u64;
     // A saving below the requested minimum is not worth the loss of the cached prefix.
     if tool_uses > 0 && input_tokens >= clears.at_least_tokens {
@@ -130,15 +132,15 @@ fn cut(
     means: (UnixNanos, TokenizerMemory<'_>),
     limits: &WireLimits,
 ) -> Result<(), Rejection> {
-    let Some(window) = model.lane.context_window().filter(|_| cuts(call)) else { return Ok(()) };
+    let Some(window) = model.backend.context_window().filter(|_| cuts(call)) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
     let room = u64::from(window).saturating_sub(u64::from(call.sampling.max_tokens.unwrap_or(1)));
     let fits = |kept: &[usize]| -> Result<bool, Rejection> {
         let shorter = only(call, conversation, kept);
-        match &model.lane {
-            Backend::Tokens(lane) => {
+        match &model.backend {
+            Backend::Tokens(backend) => {
                 let Prompt::Conversation(conversation) = &shorter.prompt else { return Ok(true) };
-                let counted = || tokens(model, lane, &shorter, conversation, means);
+                let counted = || tokens(model, backend, &shorter, conversation, means);
                 Ok(could_fit(model, &shorter).is_ok() && counted()? as u64 <= room)
             }
             Backend::Messages(_) => {

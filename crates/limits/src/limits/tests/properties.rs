@@ -126,8 +126,8 @@ impl RandomTraffic {
                             self.open.push(OpenCall { lease, scopes, row: None });
                             at = self.open.len() - 1;
                         }
-                        Err(door) => {
-                            prop_assert_eq!(door.rule, Code::Concurrency, "Retry-After was a lie");
+                        Err(refusal) => {
+                            prop_assert_eq!(refusal.rule, Code::Concurrency, "Retry-After was a lie");
                             break;
                         }
                     }

@@ -17,15 +17,18 @@ fn stored(blocks: &[u128], tokens: &[u32], parent: Option<u128>, label: StoredLa
 #[test]
 fn all_ways_to_write_an_event_are_read() {
     let salt = CacheSalt::derive(&[1; 32], "t", "m", None).label();
-    let (untold, others, ours) = (StoredLabel::Untold, StoredLabel::Others, StoredLabel::Ours(salt));
+    let (unreported, others, ours) = (StoredLabel::Unreported, StoredLabel::Others, StoredLabel::Ours(salt));
     let of_group = |hash: u128, group: u128| hash ^ (group + 1) << 96;
     let salt = salt.to_string();
     for (event, said) in [
         // SGLang and the first versions of vLLM, then with the fields appended later.
-        (json!(["BlockStored", [7], null, [1, 2, 3, 4], 4, null]), stored(&[7], &[1, 2, 3, 4], None, untold)),
+        (
+            json!(["BlockStored", [7], null, [1, 2, 3, 4], 4, null]),
+            stored(&[7], &[1, 2, 3, 4], None, unreported),
+        ),
         (
             json!(["BlockStored", [-1], 7, [5, 6], 2, null, "GPU"]),
-            stored(&[u128::from(u64::MAX)], &[5, 6], Some(7), untold),
+            stored(&[u128::from(u64::MAX)], &[5, 6], Some(7), unreported),
         ),
         (
             json!([
@@ -47,7 +50,7 @@ fn all_ways_to_write_an_event_are_read() {
         ),
         (
             json!(["BlockStored", [7], null, [[1, 2], [2, 3]], 2, null, "GPU"]),
-            stored(&[7], &[1, 2], None, untold),
+            stored(&[7], &[1, 2], None, unreported),
         ),
         (
             json!(["BlockStored", [7], null, [1], 1, null, "GPU", null, null, 0, "sliding_window", 128]),

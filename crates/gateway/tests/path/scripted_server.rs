@@ -44,7 +44,7 @@ impl Gate {
 }
 
 /// An upstream server that follows scripts, one for each request.
-pub(crate) struct Told {
+pub(crate) struct ScriptedServer {
     pub(crate) facts: RelayFacts,
     scripts: Mutex<VecDeque<Script>>,
     /// The requests it received, without the memory that their answers are charged to.
@@ -53,9 +53,9 @@ pub(crate) struct Told {
     pub(crate) memories: Mutex<Vec<Weak<dyn AnswerMemory>>>,
     pub(crate) gate: Arc<Gate>,
     /// How many of its answers have been dropped by their reader.
-    pub(crate) let_go: Arc<AtomicUsize>,
+    pub(crate) dropped_answers: Arc<AtomicUsize>,
     /// Whether it reports its load. Among equal servers that do, the first one gets a call.
-    pub(crate) tells_load: AtomicBool,
+    pub(crate) reports_load: AtomicBool,
     /// Its region.
     region: Option<Region>,
     /// The prefix of addresses that it may fetch.
@@ -63,27 +63,31 @@ pub(crate) struct Told {
 }
 
 /// The same server with other facts, and with other addresses that it may fetch.
-pub(crate) fn altered(server: Arc<Told>, may_fetch: &str, alter: impl FnOnce(&mut RelayFacts)) -> Arc<Told> {
+pub(crate) fn altered(
+    server: Arc<ScriptedServer>,
+    may_fetch: &str,
+    alter: impl FnOnce(&mut RelayFacts),
+) -> Arc<ScriptedServer> {
     let mut server = Arc::into_inner(server).unwrap();
     may_fetch.clone_into(&mut server.may_fetch);
     alter(&mut server.facts);
     Arc::new(server)
 }
 
-pub(crate) struct Telling {
+pub(crate) struct ScriptedAnswer {
     script: VecDeque<Option<RelayEvent>>,
     gate: Arc<Gate>,
-    let_go: Arc<AtomicUsize>,
+    dropped_answers: Arc<AtomicUsize>,
     _memory: Option<Arc<dyn AnswerMemory>>,
 }
 
-impl Drop for Telling {
+impl Drop for ScriptedAnswer {
     fn drop(&mut self) {
-        self.let_go.fetch_add(1, Ordering::SeqCst);
+        self.dropped_answers.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl RelayAnswer for Telling {
+impl RelayAnswer for ScriptedAnswer {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
         if let Some(None) = self.script.front() {
             self.gate.wakers.lock().unwrap().push(cx.waker().clone());
@@ -96,7 +100,7 @@ impl RelayAnswer for Telling {
     }
 }
 
-impl MessageRelay for Told {
+impl MessageRelay for ScriptedServer {
     fn facts(&self) -> &RelayFacts {
         &self.facts
     }
@@ -106,7 +110,12 @@ impl MessageRelay for Told {
         self.memories.lock().unwrap().extend(_memory.as_ref().map(Arc::downgrade));
         self.asked.lock().unwrap().push(ask);
         let script = self.scripts.lock().unwrap().pop_front().unwrap_or_default().into();
-        Box::new(Telling { script, gate: Arc::clone(&self.gate), let_go: Arc::clone(&self.let_go), _memory })
+        Box::new(ScriptedAnswer {
+            script,
+            gate: Arc::clone(&self.gate),
+            dropped_answers: Arc::clone(&self.dropped_answers),
+            _memory,
+        })
     }
 
     fn count(&self, ask: RelayAsk) -> Option<Box<dyn RelayAnswer>> {
@@ -119,7 +128,7 @@ impl MessageRelay for Told {
     }
 
     fn load(&self) -> LoadReport {
-        let told = self.tells_load.load(Ordering::SeqCst);
+        let told = self.reports_load.load(Ordering::SeqCst);
         let reported = if told { ReportAge::Now } else { ReportAge::Never };
         LoadReport { reported, ..LoadReport::default() }
     }
@@ -129,7 +138,7 @@ impl MessageRelay for Told {
     }
 }
 
-pub(crate) fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<Told> {
+pub(crate) fn server(name: &str, dialect: Dialect, scripts: Vec<Script>) -> Arc<ScriptedServer> {
     server_in(None, name, dialect, scripts)
 }
 
@@ -138,8 +147,8 @@ pub(crate) fn server_in(
     name: &str,
     dialect: Dialect,
     scripts: Vec<Script>,
-) -> Arc<Told> {
-    Arc::new(Told {
+) -> Arc<ScriptedServer> {
+    Arc::new(ScriptedServer {
         region: region.map(|region| Region::new(region).unwrap()),
         facts: RelayFacts {
             upstream: name.into(),
@@ -156,19 +165,19 @@ pub(crate) fn server_in(
         asked: Mutex::default(),
         memories: Mutex::default(),
         gate: Arc::default(),
-        let_go: Arc::default(),
+        dropped_answers: Arc::default(),
         may_fetch: "https://".to_owned(),
-        tells_load: AtomicBool::new(true),
+        reports_load: AtomicBool::new(true),
     })
 }
 
 /// A world with only the model `far`, served by these servers.
-pub(crate) fn world(servers: &[Arc<Told>]) -> World {
+pub(crate) fn world(servers: &[Arc<ScriptedServer>]) -> World {
     priced_world(servers, &json!([price("far", 1)]).to_string(), CostList::default())
 }
 
 /// The same with its own price and cost sheets.
-pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList) -> World {
+pub(crate) fn priced_world(servers: &[Arc<ScriptedServer>], prices: &str, costs: CostList) -> World {
     let world = World::new(Setup::default());
     let names = (BTreeMap::new(), NameRules::default());
     swap(&world, false, &[("far", servers)], names, (prices, costs));
@@ -176,7 +185,7 @@ pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList)
 }
 
 /// The same with the operator's limits on the content of a request.
-pub(crate) fn limited_world(servers: &[Arc<Told>], wire: WireLimits) -> World {
+pub(crate) fn limited_world(servers: &[Arc<ScriptedServer>], wire: WireLimits) -> World {
     let world = World::new(Setup { wire, ..Setup::default() });
     let (names, prices) = ((BTreeMap::new(), NameRules::default()), json!([price("far", 1)]).to_string());
     swap(&world, false, &[("far", servers)], names, (&prices, CostList::default()));
@@ -184,7 +193,10 @@ pub(crate) fn limited_world(servers: &[Arc<Told>], wire: WireLimits) -> World {
 }
 
 /// The same with rules on content.
-pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation::RuleConfig>) -> World {
+pub(crate) fn ruled_world(
+    servers: &[Arc<ScriptedServer>],
+    rules: Vec<headrace_moderation::RuleConfig>,
+) -> World {
     let world = World::new(Setup { rules, ..Setup::default() });
     let (names, prices) = ((BTreeMap::new(), NameRules::default()), json!([price("far", 1)]).to_string());
     swap(&world, false, &[("far", servers)], names, (&prices, CostList::default()));
@@ -195,7 +207,7 @@ pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation:
 /// prompt tokens and $4 per million answer tokens, each further one twice as much as the one before.
 pub(crate) fn offer(
     world: &World,
-    models: &[(&str, &[Arc<Told>])],
+    models: &[(&str, &[Arc<ScriptedServer>])],
     aliases: BTreeMap<ModelName, ModelRoute>,
 ) {
     offer_by(world, models, aliases, NameRules::default());
@@ -204,7 +216,7 @@ pub(crate) fn offer(
 /// The same, with rules for the names.
 pub(crate) fn offer_by(
     world: &World,
-    models: &[(&str, &[Arc<Told>])],
+    models: &[(&str, &[Arc<ScriptedServer>])],
     aliases: BTreeMap<ModelName, ModelRoute>,
     names: NameRules,
 ) {
@@ -219,13 +231,13 @@ fn price(model: &str, times: i64) -> Value {
 }
 
 /// Makes a world offer, besides its own model, a model whose servers are asked through the Responses API.
-pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<Told>]) {
+pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<ScriptedServer>]) {
     offer(world, &[(model, servers)], BTreeMap::new());
     let catalog = world.gateway.catalog();
     let passing = |model: &Arc<ServedModel>| {
         let mut model = (**model).clone();
-        if let Backend::Messages(lane) = &mut model.lane {
-            lane.passes_responses = true;
+        if let Backend::Messages(backend) = &mut model.backend {
+            backend.passes_responses = true;
         }
         Arc::new(model)
     };
@@ -247,7 +259,7 @@ pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<Told>]) {
 fn swap(
     world: &World,
     own: bool,
-    models: &[(&str, &[Arc<Told>])],
+    models: &[(&str, &[Arc<ScriptedServer>])],
     (aliases, names): (BTreeMap<ModelName, ModelRoute>, NameRules),
     (prices, costs): (&str, CostList),
 ) {
@@ -260,14 +272,14 @@ fn swap(
     }
     for (model, servers) in models {
         let name = ModelName::new(model).unwrap();
-        let relay = |server: &Arc<Told>| {
+        let relay = |server: &Arc<ScriptedServer>| {
             Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn MessageRelay>)
                 .within(server.region.clone())
         };
         workers.extend(servers.iter().map(relay));
         served.push(Arc::new(ServedModel {
             name,
-            lane: Backend::Messages(MessageBackend::default()),
+            backend: Backend::Messages(MessageBackend::default()),
             created_unix_s: 0,
             default_max_tokens: Some(100),
             limits: LimitSpec::UNLIMITED,

@@ -24,20 +24,20 @@ use headrace_engine_api::{
     SharedEngine, SubmitRefusal, Tenant, channel,
 };
 use headrace_worker::{
-    ABOUT_PATH, BEAT, ExpectedModel, FrameMeaning, FrameReader, HeldTo, JOBS_PATH, JobAudit, JobRefusal,
-    JobRequest, OfferedModel, PackedAssets, ProcessId, TicketVerifier, WORDS_PATH, WorkerEndpoint,
-    WorkerFrame, WorkerInfo, WorkerSecret,
+    ABOUT_PATH, ALIVE_PERIOD, ExpectedModel, FrameMeaning, FrameReader, HeldTo, JOBS_PATH, JobAudit,
+    JobRefusal, JobRequest, OfferedModel, PackedAssets, ProcessId, TicketVerifier, WORDS_PATH,
+    WorkerEndpoint, WorkerFrame, WorkerInfo, WorkerSecret,
 };
 
 const BITS: &str = "abababababababab";
 
 /// An engine that stores its jobs.
-struct Told {
+struct ScriptedEngine {
     capabilities: Capabilities,
     jobs: Mutex<Vec<(Job, EventSender)>>,
 }
 
-impl Engine for Told {
+impl Engine for ScriptedEngine {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
@@ -87,8 +87,8 @@ impl CompiledGrammar for Shown {
 }
 
 struct World {
-    engine: Arc<Told>,
-    desk: WorkerEndpoint,
+    engine: Arc<ScriptedEngine>,
+    endpoint: WorkerEndpoint,
     secret: WorkerSecret,
     process: ProcessId,
     words: Arc<PackedAssets>,
@@ -129,7 +129,7 @@ fn world_of(grammars: bool) -> World {
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
     };
-    let engine = Arc::new(Told { capabilities, jobs: Mutex::default() });
+    let engine = Arc::new(ScriptedEngine { capabilities, jobs: Mutex::default() });
     let words = Arc::new(PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
     let offer = OfferedModel {
         engine: Arc::clone(&engine) as SharedEngine,
@@ -151,8 +151,8 @@ fn world_of(grammars: bool) -> World {
     let (tickets, clock) = (TicketVerifier::new(secret.clone(), process), Arc::new(ManualClock::at(now())));
     let traces = Arc::new(Kept::default());
     let (time, sink) = (Arc::<ManualClock>::clone(&clock), Arc::<Kept>::clone(&traces));
-    let desk = WorkerEndpoint::new(tickets, time, payer, "1.2.3", sink, move || vec![offer.clone()]);
-    World { engine, desk, secret, process, words, clock, traces }
+    let endpoint = WorkerEndpoint::new(tickets, time, payer, "1.2.3", sink, move || vec![offer.clone()]);
+    World { engine, endpoint, secret, process, words, clock, traces }
 }
 
 fn now() -> UnixNanos {
@@ -210,7 +210,7 @@ impl World {
         traceparent: Option<&str>,
     ) -> InternalAnswer {
         let head = InternalHead { method, path, authorization, traceparent, now: now() };
-        match self.desk.admit(&head) {
+        match self.endpoint.admit(&head) {
             Ok(call) => at_once(call.answer(Bytes::from(body))),
             Err(refusal) => refusal,
         }
@@ -222,7 +222,7 @@ impl World {
         let authorization = Some(ticket.as_bytes());
         let head =
             InternalHead { method: "POST", path: JOBS_PATH, authorization, traceparent: None, now: now() };
-        self.desk.admit(&head).map_err(whole).unwrap().answer(Bytes::from(body)).await
+        self.endpoint.admit(&head).map_err(whole).unwrap().answer(Bytes::from(body)).await
     }
 
     /// The only record of a job, once it is there; none is left behind.
@@ -501,7 +501,7 @@ async fn a_job_that_did_not_complete_is_recorded_once_with_what_it_took() {
             read_to_the_end(&mut stream).await;
         }));
     };
-    let let_go = |sender: EventSender, stream: Box<dyn AnswerFrames>| {
+    let release = |sender: EventSender, stream: Box<dyn AnswerFrames>| {
         drop(stream);
         assert!(sender.is_cancelled());
         // The engine says what it had computed when it comes to it.
@@ -522,7 +522,7 @@ async fn a_job_that_did_not_complete_is_recorded_once_with_what_it_took() {
     let broke = |stage, message: &str| CallOutcome::Failed { stage, message: message.to_owned() };
     let rows: [(End, CallOutcome, u64); 4] = [
         (failed, broke(Stage::Prefill, "the engine is shutting down"), 1),
-        (let_go, cancelled.clone(), 1),
+        (release, cancelled.clone(), 1),
         (engine_gone, broke(Stage::Prefill, "the engine ended before the job did"), 0),
         (never_read, cancelled, 1),
     ];
@@ -582,10 +582,10 @@ async fn a_stream_shows_that_it_lives_and_ends_without_a_word_when_its_engine_do
     let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
     let (_, sender) = world.take();
     let begun = tokio::time::Instant::now();
-    for beat in 0..4 {
-        assert!(matches!(frames(&mut stream).await[..], [WorkerFrame::Alive(_)]), "{beat}");
+    for tick in 0..4 {
+        assert!(matches!(frames(&mut stream).await[..], [WorkerFrame::Alive(_)]), "{tick}");
     }
-    assert_eq!(begun.elapsed(), 3 * BEAT);
+    assert_eq!(begun.elapsed(), 3 * ALIVE_PERIOD);
     drop(sender);
     assert!(frames(&mut stream).await.is_empty(), "nobody can take that for an end");
 }

@@ -48,13 +48,13 @@ impl RecordKind {
 
 /// The sending side of the queues.
 pub(crate) struct QueueSenders {
-    lanes: [SyncSender<SharedRecord>; 4],
+    queues: [SyncSender<SharedRecord>; 4],
     bell: Arc<WakeBell>,
 }
 
 /// The receiving side of the queues, for one thread.
 pub(crate) struct QueueReceivers {
-    lanes: [Receiver<SharedRecord>; 4],
+    queues: [Receiver<SharedRecord>; 4],
     bell: Arc<WakeBell>,
 }
 
@@ -66,27 +66,27 @@ struct WakeBell {
 }
 
 /// Creates queues for `capacity` records of calls that ran, and for some refusals.
-pub(crate) fn lanes(capacity: usize) -> (QueueSenders, QueueReceivers) {
+pub(crate) fn record_queues(capacity: usize) -> (QueueSenders, QueueReceivers) {
     let (ran, ran_out) = sync_channel(capacity);
     let (jobs, jobs_out) = sync_channel(capacity.div_ceil(JOBS_PART));
     let (refused, refused_out) = sync_channel(capacity.div_ceil(REFUSALS_PART));
     let (strangers, strangers_out) = sync_channel(STRANGERS_WAITING);
     let bell = Arc::<WakeBell>::default();
-    let senders = QueueSenders { lanes: [ran, jobs, refused, strangers], bell: Arc::clone(&bell) };
-    (senders, QueueReceivers { lanes: [ran_out, jobs_out, refused_out, strangers_out], bell })
+    let senders = QueueSenders { queues: [ran, jobs, refused, strangers], bell: Arc::clone(&bell) };
+    (senders, QueueReceivers { queues: [ran_out, jobs_out, refused_out, strangers_out], bell })
 }
 
 impl QueueSenders {
     /// Puts a record into its queue. Returns why it was dropped if it does not fit.
-    pub(crate) fn send(&self, lane: RecordKind, record: SharedRecord) -> Result<(), DropReason> {
-        let [ran, jobs, refused, strangers] = &self.lanes;
-        let lane = match lane {
+    pub(crate) fn send(&self, kind: RecordKind, record: SharedRecord) -> Result<(), DropReason> {
+        let [ran, jobs, refused, strangers] = &self.queues;
+        let queue = match kind {
             RecordKind::Ran => ran,
             RecordKind::Job => jobs,
             RecordKind::Refused => refused,
             RecordKind::Stranger => strangers,
         };
-        lane.try_send(record).map_err(|error| match error {
+        queue.try_send(record).map_err(|error| match error {
             TrySendError::Full(_) => DropReason::QueueFull,
             TrySendError::Disconnected(_) => DropReason::Closed,
         })?;
@@ -117,7 +117,7 @@ impl QueueReceivers {
 
     /// The next record, from the most valuable queue that is not empty.
     pub(crate) fn next(&self) -> Option<SharedRecord> {
-        self.lanes.iter().find_map(|lane| lane.try_recv().ok())
+        self.queues.iter().find_map(|queue| queue.try_recv().ok())
     }
 
     /// Sleeps until a record arrives or `ring` is called, unless `busy` still finds something to do.

@@ -27,12 +27,12 @@ pub(crate) struct Counts {
 }
 
 /// The sending side of the queue.
-pub(crate) struct Lane {
+pub(crate) struct RecordQueue {
     sender: mpsc::Sender<SharedRecord>,
     counts: Arc<Counts>,
 }
 
-impl Lane {
+impl RecordQueue {
     /// Creates a queue with room for `records` calls.
     pub(crate) fn new(records: usize) -> (Self, mpsc::Receiver<SharedRecord>, Arc<Counts>) {
         let (sender, receiver) = mpsc::channel(records.max(1));

@@ -7,7 +7,8 @@ use std::path::Path;
 use headrace_checkpoint::Wording;
 use headrace_domain::{Conversation, Message, Role, Tool, UnixNanos};
 use headrace_inspect::{
-    DrawOptions, PromptSight, TokenKind, Words, draw_prompt, draw_tokens, printable, sight, token_list,
+    DrawOptions, PromptReport, TokenKind, Words, draw_prompt, draw_tokens, printable, prompt_report,
+    token_list,
 };
 use headrace_prompt::RenderOptions;
 use serde_json::json;
@@ -27,8 +28,8 @@ fn options() -> RenderOptions<'static> {
     RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0), reasoning: None }
 }
 
-fn seen(words: &Words, conversation: &Conversation) -> PromptSight {
-    sight(words, conversation, &options(), None).unwrap()
+fn seen(words: &Words, conversation: &Conversation) -> PromptReport {
+    prompt_report(words, conversation, &options(), None).unwrap()
 }
 
 #[test]
@@ -84,13 +85,13 @@ fn the_cache_of_the_turn_before_ends_at_a_block() {
     second.messages.push(Message::text(Role::Assistant, "Indeed."));
     second.messages.push(Message::text(Role::User, "Go on."));
     let before = seen(&words, &first);
-    let after = sight(&words, &second, &options(), Some(&before)).unwrap();
+    let after = prompt_report(&words, &second, &options(), Some(&before)).unwrap();
     // The next turn begins with the whole previous prompt.
     assert_eq!(after.common_tokens, Some(before.count));
     assert_eq!(after.cached_tokens, Some(before.count / 16 * 16));
     let mut other = second.clone();
     other.messages[0].content = Some(format!("Zero {}", other.messages[0].content.clone().unwrap()));
-    let parted = sight(&words, &other, &options(), Some(&before)).unwrap();
+    let parted = prompt_report(&words, &other, &options(), Some(&before)).unwrap();
     assert!(
         parted.common_tokens.unwrap() < 8 && parted.cached_tokens == Some(0),
         "{:?}",

@@ -140,7 +140,7 @@ pub(crate) async fn settings(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<SettingInForce>>, ApiProblem> {
-    let settings = app.house(|house| house.settings()).await??;
+    let settings = app.server(|server| server.settings()).await??;
     RowPage::from_place(settings, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
@@ -150,10 +150,10 @@ pub(crate) async fn margin(
 ) -> Result<Json<Value>, ApiProblem> {
     let MarginQuery { by, from, to } = query;
     let by = by.unwrap_or_else(|| "model".to_owned());
-    let ask = move |house: &dyn crate::seams::ServerAdmin| {
-        house.margin(&by, from.map(|Time(at)| at), to.map(|Time(at)| at))
+    let ask = move |server: &dyn crate::seams::ServerAdmin| {
+        server.margin(&by, from.map(|Time(at)| at), to.map(|Time(at)| at))
     };
-    Ok(Json(app.house(ask).await??))
+    Ok(Json(app.server(ask).await??))
 }
 
 pub(crate) async fn shadow(
@@ -161,7 +161,7 @@ pub(crate) async fn shadow(
     QueryInput(query): QueryInput<ShadowQuery>,
 ) -> Result<Json<Value>, ApiProblem> {
     let hours = query.hours.unwrap_or(24).clamp(1, MAX_SHADOW_HOURS);
-    Ok(Json(app.house(move |house| house.shadow(hours)).await??))
+    Ok(Json(app.server(move |server| server.shadow(hours)).await??))
 }
 
 pub(crate) async fn audit(

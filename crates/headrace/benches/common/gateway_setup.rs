@@ -64,7 +64,7 @@ impl TraceLookup for NoRecords {
 
 /// A gateway with real parts that serves one model by one worker. Its ledger is on the disk (`sqlite`) or in memory.
 /// With the kind `shadow`, each call is also copied.
-pub(crate) fn house(
+pub(crate) fn open_gateway(
     kind: &str,
     dir: &Path,
     clock: Arc<dyn Clock>,
@@ -129,7 +129,7 @@ pub(crate) fn house(
         clock,
         directory: Arc::new(directory),
         limits: Limits::new(),
-        books: ledger,
+        ledger,
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
         objects,

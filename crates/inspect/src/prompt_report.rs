@@ -1,4 +1,4 @@
-//! [`PromptSight`]: exactly what a model sees of a conversation, and which parts of it come from the caller. Must not
+//! [`PromptReport`]: exactly what a model sees of a conversation, and which parts of it come from the caller. Must not
 //! know prices or the drawing.
 
 use std::fmt;
@@ -17,7 +17,7 @@ const SPELLED_KEPT: usize = 32;
 
 /// The reason why there is no prompt to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SightError {
+pub enum PromptReportError {
     /// The model has no chat template.
     NoTemplate,
     /// The template rejected the conversation.
@@ -28,7 +28,7 @@ pub enum SightError {
     ToolsNotShown,
 }
 
-impl fmt::Display for SightError {
+impl fmt::Display for PromptReportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoTemplate => f.write_str("the model has no chat template: it knows raw prompts alone"),
@@ -41,11 +41,11 @@ impl fmt::Display for SightError {
     }
 }
 
-impl std::error::Error for SightError {}
+impl std::error::Error for PromptReportError {}
 
 /// A prompt as the model sees it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PromptSight {
+pub struct PromptReport {
     /// The prompt's text.
     pub text: String,
     /// The number of tokens.
@@ -111,24 +111,25 @@ pub struct Spelled {
 /// conversation, which a cache is assumed to hold.
 ///
 /// # Errors
-/// [`SightError`] if the call would be refused.
-pub fn sight(
+/// [`PromptReportError`] if the call would be refused.
+pub fn prompt_report(
     words: &Words,
     conversation: &Conversation,
     options: &RenderOptions<'_>,
-    before: Option<&PromptSight>,
-) -> Result<PromptSight, SightError> {
-    let template = words.template.as_ref().ok_or(SightError::NoTemplate)?;
+    before: Option<&PromptReport>,
+) -> Result<PromptReport, PromptReportError> {
+    let template = words.template.as_ref().ok_or(PromptReportError::NoTemplate)?;
     let offers = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
     if offers && !template.shows_tools() {
-        return Err(SightError::ToolsNotShown);
+        return Err(PromptReportError::ToolsNotShown);
     }
     let rendered = match conversation.continues {
         true => template.render_to_continue(conversation, options),
         false => template.render(conversation, options),
     };
-    let rendered = rendered.map_err(SightError::Template)?;
-    let ids = words.tokenizer.encode_segments(&rendered.segments(), false).map_err(SightError::Tokenizer)?;
+    let rendered = rendered.map_err(PromptReportError::Template)?;
+    let ids =
+        words.tokenizer.encode_segments(&rendered.segments(), false).map_err(PromptReportError::Tokenizer)?;
     let spans = words.tokenizer.spans(rendered.text(), &ids);
     let tokens: Vec<SeenToken> = ids
         .iter()
@@ -143,7 +144,7 @@ pub fn sight(
     let own: usize = parts.iter().map(|part: &SeenPart| part.tokens).sum();
     let common = before.map(|before| common(&before.tokens, &tokens));
     let cacheable = whole_blocks(tokens.len().saturating_sub(1));
-    Ok(PromptSight {
+    Ok(PromptReport {
         count: tokens.len(),
         template_tokens: tokens.len().saturating_sub(own),
         special_tokens: tokens.iter().filter(|token| token.kind != TokenKind::Text).count(),
