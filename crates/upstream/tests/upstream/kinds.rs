@@ -185,7 +185,10 @@ async fn what_sglang_says_wrong_is_told() {
             ],
             "`abort`: aborted",
         ),
-        (vec![json!({"output_ids": [20, 21, 22], "meta_info": meta(1, Value::Null)})], "3 ids of 1 tokens"),
+        (
+            vec![json!({"output_ids": [20, 21, 22], "meta_info": meta(1, Value::Null)})],
+            "an event of 3 ids reports 1 tokens",
+        ),
         (
             vec![
                 json!({"output_ids": [20, 21], "meta_info": meta(2, Value::Null)}),
