@@ -127,6 +127,7 @@ def test_a_page_is_found_by_its_title_and_an_error_by_its_code(house, tabs):
     page.locator(".find").wait_for()
     page.keyboard.press("Control+k")
     page.get_by_role("combobox").fill("budgets three")
+    page.get_by_role("option").first.wait_for()
     page.keyboard.press("Enter")
     page.wait_for_url("**/docs/recipes/teams")
     page.locator(".find").wait_for()

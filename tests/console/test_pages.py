@@ -394,6 +394,8 @@ def test_a_new_keys_only_sight_does_not_close_without_a_word(canned, tabs):
     page.wait_for_selector("dialog", state="detached")
     # Other dialogs close as ever.
     page.get_by_role("button", name="New key").click()
+    # The form opens once the page has read what it needs.
+    page.wait_for_selector("dialog[open]")
     page.keyboard.press("Escape")
     page.wait_for_selector("dialog", state="detached")
 
