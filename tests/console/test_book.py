@@ -117,7 +117,7 @@ def test_a_page_is_found_by_its_title_and_an_error_by_its_code(house, tabs):
     tab = open_page(tabs, house, "")
     page = tab.page
     page.keyboard.press("/")
-    page.get_by_role("combobox").fill("no page has these words")
+    page.get_by_role("combobox").fill("quizzaciously unfindable")
     page.get_by_text("Nothing by that name").wait_for()
     page.get_by_role("combobox").fill("out of money")
     page.get_by_role("option", name="out_of_money").wait_for()
