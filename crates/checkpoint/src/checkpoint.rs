@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use crate::config::ModelConfig;
+use crate::decoder::ModelConfig;
 use crate::directory;
 use crate::error::CheckpointError;
 use crate::generation::GenerationDefaults;

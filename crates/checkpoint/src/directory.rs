@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use crate::config::{CONFIG_FILE, ModelConfig, Sizes};
+use crate::config::Sizes;
+use crate::config_file::CONFIG_FILE;
+use crate::decoder::{Architecture, ModelConfig};
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
 use crate::generation::{GENERATION_FILE, GenerationDefaults};
@@ -28,12 +30,14 @@ pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 /// cheap.
 pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
     let config_bytes = needed(source, CONFIG_FILE, limits::MAX_CONFIG_BYTES)?;
-    let config = ModelConfig::from_json(&config_bytes)?;
+    let mut config = ModelConfig::from_json(&config_bytes)?;
     let mut identity = Identity::new();
     identity.add(CONFIG_FILE, &config_bytes);
     let Texts { generation, tokenizer_json, tokenizer_config, templates } =
         texts(source, config.vocab_size, &mut identity)?;
-    let weights = weights(source)?;
+    let mut weights = weights(source)?;
+    weights.rename(|name| text_model_name(name, config.architecture));
+    config.resolve(&|name| weights.tensors.contains_key(name));
     let format = Format::Safetensors;
     Ok(Parts {
         format,
@@ -46,6 +50,20 @@ pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
         weights,
         warnings: Vec::new(),
     })
+}
+
+/// Returns the name of a tensor in a checkpoint of the text model alone, if `name` is another: the name within a model
+/// that also takes images, or a name without the usual beginning.
+fn text_model_name(name: &str, architecture: Architecture) -> Option<String> {
+    const WITHIN: [(&str, &str); 3] =
+        [("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.", "")];
+    for (within, alone) in WITHIN {
+        if let Some(rest) = name.strip_prefix(within) {
+            return Some(format!("{alone}{rest}"));
+        }
+    }
+    let is_bare = ["h.", "wte.", "wpe.", "ln_f."].iter().any(|start| name.starts_with(start));
+    (architecture == Architecture::Gpt2 && is_bare).then(|| format!("transformer.{name}"))
 }
 
 /// Reads the tokenizer assets of a directory of any architecture. Its weights may be elsewhere.

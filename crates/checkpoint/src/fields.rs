@@ -1,6 +1,8 @@
 //! Typed, range-checked access to the fields of a JSON configuration object. Every refusal names file and field. `null`
 //! means absent, as in transformers. Must not know what any field is for.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
@@ -13,23 +15,56 @@ pub(crate) struct Fields<'a> {
     file: &'a str,
     prefix: &'a str,
     members: &'a Map<String, Value>,
+    read: Option<&'a ReadFields>,
+}
+
+/// The names of the fields that were read.
+#[derive(Default)]
+pub(crate) struct ReadFields(RefCell<BTreeSet<String>>);
+
+impl ReadFields {
+    pub(crate) fn has(&self, field: &str) -> bool {
+        self.0.borrow().contains(field)
+    }
 }
 
 impl<'a> Fields<'a> {
     pub(crate) fn new(file: &'a str, members: &'a Map<String, Value>) -> Self {
-        Self { file, prefix: "", members }
+        Self { file, prefix: "", members, read: None }
+    }
+
+    /// Returns the object in `field` of an object within the file. Errors show its own fields only.
+    pub(crate) fn inner_object(&self, field: &str) -> Option<Fields<'a>> {
+        let (_, value) = self.members.get_key_value(field)?;
+        let members = value.as_object()?;
+        Some(Self { file: self.file, prefix: self.prefix, members, read: None })
+    }
+
+    /// The same fields. The names of those that are read are noted in `read`.
+    pub(crate) fn noting(self, read: &'a ReadFields) -> Self {
+        Self { read: Some(read), ..self }
     }
 
     /// Returns the object in `field`, if there is one.
     pub(crate) fn object(&self, field: &'a str) -> Result<Option<Fields<'a>>, CheckpointError> {
         match self.get(field) {
             None => Ok(None),
-            Some(Value::Object(members)) => Ok(Some(Self { file: self.file, prefix: field, members })),
+            Some(Value::Object(members)) => {
+                Ok(Some(Self { file: self.file, prefix: field, members, read: None }))
+            }
             Some(other) => Err(self.wrong(field, other, "an object or null")),
         }
     }
 
     pub(crate) fn get(&self, field: &str) -> Option<&'a Value> {
+        if let Some(read) = self.read {
+            read.0.borrow_mut().insert(field.to_owned());
+        }
+        self.peek(field)
+    }
+
+    /// Like [`Fields::get`], without noting that the field was read.
+    pub(crate) fn peek(&self, field: &str) -> Option<&'a Value> {
         self.members.get(field).filter(|value| !value.is_null())
     }
 

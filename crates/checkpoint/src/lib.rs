@@ -4,7 +4,9 @@
 
 mod checkpoint;
 mod config;
+mod config_file;
 mod content;
+pub mod decoder;
 mod directory;
 mod encoder;
 mod error;
@@ -25,7 +27,7 @@ mod weights;
 mod wording;
 
 pub use checkpoint::Checkpoint;
-pub use config::{Architecture, ModelConfig};
+pub use decoder::{Architecture, ModelConfig, UniformConfig};
 pub use encoder::checkpoint::EncoderCheckpoint;
 pub use encoder::config::{
     BertConfig, EncoderBody, EncoderConfig, HiddenAct, ModernBertConfig, ScoreActivation, ScoreHead,

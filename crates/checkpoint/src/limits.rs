@@ -63,6 +63,8 @@ pub const MAX_INTERMEDIATE_SIZE: usize = 1 << 19;
 pub const MAX_LAYERS: usize = 1_024;
 /// Most attention heads.
 pub const MAX_HEADS: usize = 1_024;
+/// Most experts of a layer.
+pub const MAX_EXPERTS: usize = 1_024;
 /// Largest `head_dim`, in elements.
 pub const MAX_HEAD_DIM: usize = 1_024;
 /// Largest vocabulary, in ids.

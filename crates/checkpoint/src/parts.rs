@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::config::ModelConfig;
+use crate::decoder::ModelConfig;
 use crate::generation::GenerationDefaults;
 use crate::identity::Identity;
 use crate::tokenizer_config::{ChatTemplates, TokenizerConfig};

@@ -73,11 +73,44 @@ pub enum RopeScaling {
 }
 
 impl Rope {
+    /// Reads the one rotary embedding of all layers, over whole heads.
     pub(crate) fn read(config: &Fields<'_>) -> Result<Self, CheckpointError> {
+        Self::read_with(config, DEFAULT_THETA)
+    }
+
+    /// Like [`Rope::read`], with the base that the architecture's class has if the file gives none.
+    pub(crate) fn read_with(config: &Fields<'_>, default_theta: f64) -> Result<Self, CheckpointError> {
         refuse_partial(config)?;
+        Self::read_any(config, default_theta)
+    }
+
+    /// Reads the one rotary embedding of all layers, and the share of a head that it rotates.
+    pub(crate) fn read_partial(config: &Fields<'_>, default: f64) -> Result<(Self, f64), CheckpointError> {
+        let outer = config.number("partial_rotary_factor", 0.0, 1.0)?;
+        let inner = match config.object("rope_parameters")? {
+            Some(fields) => fields.number("partial_rotary_factor", 0.0, 1.0)?,
+            None => None,
+        };
+        Ok((Self::read_any(config, DEFAULT_THETA)?, inner.or(outer).unwrap_or(default)))
+    }
+
+    /// Reads the rotary embedding of layers of one type. `None` if the file has one for all layers.
+    pub(crate) fn by_layer_type(
+        config: &Fields<'_>,
+        layer_type: &str,
+    ) -> Result<Option<Self>, CheckpointError> {
+        let Some(fields) = config.object("rope_parameters")? else { return Ok(None) };
+        let Some(fields) = fields.inner_object(layer_type) else { return Ok(None) };
+        let theta = theta(&fields)?.unwrap_or(DEFAULT_THETA);
+        Ok(Some(Self { theta, scaling: scaling(&fields, None)? }))
+    }
+
+    fn read_any(config: &Fields<'_>, default_theta: f64) -> Result<Self, CheckpointError> {
+        let original = config.count("original_max_position_embeddings", 1..=MAX_POSITIONS)?;
         let top = theta(config)?;
-        let old = config.object("rope_scaling")?.map(|fields| spelled(&fields)).transpose()?;
-        let new = config.object("rope_parameters")?.map(|fields| spelled(&fields)).transpose()?;
+        let spelled = |fields: Fields<'_>| spelled(&fields, original);
+        let old = config.object("rope_scaling")?.map(spelled).transpose()?;
+        let new = config.object("rope_parameters")?.map(spelled).transpose()?;
         if let (Some((_, old)), Some((_, new))) = (&old, &new)
             && old != new
         {
@@ -93,42 +126,46 @@ impl Rope {
             return Err(config.problem("rope_theta", problem));
         }
         let scaling = new.or(old).map_or(RopeScaling::None, |(_, scaling)| scaling);
-        Ok(Self { theta: theta.unwrap_or(DEFAULT_THETA), scaling })
+        Ok(Self { theta: theta.unwrap_or(default_theta), scaling })
     }
 }
 
 /// The content of one of the two objects: its base, if it has one, and the scaling.
 type Spelled = (Option<f64>, RopeScaling);
 
-fn spelled(fields: &Fields<'_>) -> Result<Spelled, CheckpointError> {
+fn spelled(fields: &Fields<'_>, original: Option<usize>) -> Result<Spelled, CheckpointError> {
     if let Some((layer_type, value)) = fields.values().find(|(_, value)| value.is_object()) {
         return Err(fields.unsupported(layer_type, value, "one RoPE for all layers is"));
     }
-    refuse_partial(fields)?;
-    Ok((theta(fields)?, scaling(fields)?))
+    Ok((theta(fields)?, scaling(fields, original)?))
 }
 
 fn theta(fields: &Fields<'_>) -> Result<Option<f64>, CheckpointError> {
     fields.number("rope_theta", 0.0, MAX_ROPE_THETA)
 }
 
-fn refuse_partial(fields: &Fields<'_>) -> Result<(), CheckpointError> {
-    match fields.get("partial_rotary_factor") {
-        Some(value) if value.as_f64() != Some(1.0) => {
-            Err(fields.unsupported("partial_rotary_factor", value, "1 is"))
+/// Refuses a rotation of a part of each head, in any of the places where a file says it.
+fn refuse_partial(config: &Fields<'_>) -> Result<(), CheckpointError> {
+    let objects = [config.object("rope_scaling")?, config.object("rope_parameters")?];
+    for fields in objects.into_iter().flatten().chain([*config]) {
+        match fields.get("partial_rotary_factor") {
+            Some(value) if value.as_f64() != Some(1.0) => {
+                return Err(fields.unsupported("partial_rotary_factor", value, "1 is"));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
-fn scaling(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
+fn scaling(fields: &Fields<'_>, original: Option<usize>) -> Result<RopeScaling, CheckpointError> {
     // Configurations from before transformers 4.43 use the key `type`.
     let key = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     match fields.text(key)? {
         None | Some("default") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: factor(fields)? }),
         Some("llama3") => llama3(fields),
-        Some("yarn") => yarn(fields),
+        Some("yarn") => yarn(fields, original),
         Some(other) => Err(fields.unsupported(key, &Value::from(other), SUPPORTED_TYPES)),
     }
 }
@@ -153,7 +190,7 @@ fn llama3(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
     })
 }
 
-fn yarn(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
+fn yarn(fields: &Fields<'_>, original: Option<usize>) -> Result<RopeScaling, CheckpointError> {
     let turns = |field, default| -> Result<f64, CheckpointError> {
         Ok(fields.number(field, 0.0, MAX_ROPE_FACTOR)?.unwrap_or(default))
     };
@@ -165,8 +202,10 @@ fn yarn(fields: &Fields<'_>) -> Result<RopeScaling, CheckpointError> {
     let mscale = |field| fields.number(field, 0.0, MAX_ROPE_FACTOR);
     Ok(RopeScaling::Yarn {
         factor: factor(fields)?,
-        original_max_positions: fields
-            .required_count("original_max_position_embeddings", 1..=MAX_POSITIONS)?,
+        original_max_positions: match fields.count("original_max_position_embeddings", 1..=MAX_POSITIONS)? {
+            Some(positions) => positions,
+            None => original.ok_or_else(|| fields.missing("original_max_position_embeddings"))?,
+        },
         beta_fast,
         beta_slow,
         truncate: fields.flag("truncate")?.unwrap_or(true),

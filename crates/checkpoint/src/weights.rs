@@ -2,10 +2,10 @@
 //! not know what the tensors are used for.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::config::ModelConfig;
+use crate::decoder::ModelConfig;
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::inventory::{self, Required, SUPPORTED_DTYPES};
@@ -80,19 +80,32 @@ impl Weights {
 
     /// Checks every tensor that `config` calls for, and that no tensor contradicts it.
     pub(crate) fn check(&self, config: &ModelConfig) -> Result<(), CheckpointError> {
-        for required in inventory::global(config) {
-            self.check_one(&required)?;
+        for tensor in config.global_tensors() {
+            self.check_one(&tensor.into())?;
         }
-        for layer in 0..config.layers {
-            for required in inventory::layer(config, layer) {
-                self.check_one(&required)?;
+        for layer in &config.layers {
+            let tensors = layer.tensors();
+            for tensor in &tensors {
+                self.check_one(&Required::from(*tensor))?;
             }
-            for (name, why) in inventory::contradictions(config, layer) {
-                if let Some(stored) = self.tensors.get(&name) {
-                    let problem = format!("is there, but {} contradicts it: {why}", self.called_for_by);
-                    let (file, name) = (self.file_name(stored), stored.shown_as(&name));
-                    return Err(tensor_error(file, name, "presence", problem));
-                }
+            let known = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+            self.check_contradictions(&layer.prefix, &known)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a tensor of a layer that is not among the `known` ones and would change the output.
+    fn check_contradictions(&self, prefix: &str, known: &BTreeSet<&str>) -> Result<(), CheckpointError> {
+        let tensors = self.tensors.range(prefix.to_owned()..).map_while(|(name, stored)| {
+            let part = name.strip_prefix(prefix)?;
+            Some((name.as_str(), part, stored))
+        });
+        for (name, part, stored) in tensors {
+            let why = if known.contains(name) { None } else { inventory::contradiction(part) };
+            if let Some(why) = why {
+                let problem = format!("is there, but {} contradicts it: {why}", self.called_for_by);
+                let (file, name) = (self.file_name(stored), stored.shown_as(name));
+                return Err(tensor_error(file, name, "presence", problem));
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Loads a checkpoint onto a device: estimates its memory, checks that it fits, and sizes the KV pool. Must not know:
 //! how a step is computed.
 
-use headrace_checkpoint::{Checkpoint, ModelConfig};
+use headrace_checkpoint::{Architecture, Checkpoint, ModelConfig, UniformConfig};
 use headrace_kernels::forward::ForwardShape;
 use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_model::rope;
@@ -44,6 +44,7 @@ impl CudaModel {
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<CudaModel, LoadError> {
+        let config = uniform(config)?;
         let heads = checked(config, options)?;
         let memory = device.memory()?;
         let sizes = Sizes::new(config, options, &heads, device.multiprocessors());
@@ -84,7 +85,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(config: &ModelConfig, options: &LoadOptions, heads: &Heads, multiprocessors: usize) -> Sizes {
+    fn new(config: &UniformConfig, options: &LoadOptions, heads: &Heads, multiprocessors: usize) -> Sizes {
         let positions = config.max_positions.min(options.max_positions.unwrap_or(usize::MAX));
         // The splits of the longest sequence must fit at the same time.
         let least = heads.partial_bytes() * positions.div_ceil(SPLIT);
@@ -144,6 +145,7 @@ pub fn bytes_beside_kv(
     options: &LoadOptions,
     multiprocessors: usize,
 ) -> Result<usize, LoadError> {
+    let config = uniform(config)?;
     let heads = checked(config, options)?;
     let sizes = Sizes::new(config, options, &heads, multiprocessors);
     Ok(sizes.weights + sizes.scratch + sizes.partial + sizes.angles)
@@ -154,11 +156,23 @@ pub fn bytes_beside_kv(
 /// # Errors
 /// [`LoadError::Unsupported`] for heads that the kernels do not support.
 pub fn kv_bytes_per_block(config: &ModelConfig) -> Result<usize, LoadError> {
+    let config = uniform(config)?;
     let heads = heads_of(config)?;
     Ok(2 * heads.block_bytes() * config.layers)
 }
 
-fn checked(config: &ModelConfig, options: &LoadOptions) -> Result<Heads, LoadError> {
+/// The sizes of a model whose layers are all alike, which is what the kernels compute.
+fn uniform(config: &ModelConfig) -> Result<&UniformConfig, LoadError> {
+    config.uniform.as_ref().ok_or_else(|| {
+        let computed =
+            [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3].map(Architecture::hf_name);
+        let (found, computed) = (config.architecture.hf_name(), computed.join(", "));
+        let problem = format!("{found} is not computed on a GPU; {computed} are. The CPU engine computes it");
+        LoadError::Unsupported { name: "architecture", problem }
+    })
+}
+
+fn checked(config: &UniformConfig, options: &LoadOptions) -> Result<Heads, LoadError> {
     let named = |name, problem: &str| Err(LoadError::Unsupported { name, problem: problem.to_owned() });
     for (name, value) in
         [("pass_rows", options.pass_rows), ("logit_rows", options.logit_rows), ("threads", options.threads)]
@@ -181,7 +195,7 @@ fn checked(config: &ModelConfig, options: &LoadOptions) -> Result<Heads, LoadErr
     heads_of(config)
 }
 
-fn heads_of(config: &ModelConfig) -> Result<Heads, LoadError> {
+fn heads_of(config: &UniformConfig) -> Result<Heads, LoadError> {
     Heads::new(config.heads, config.kv_heads, config.head_dim).map_err(|error| match error {
         DeviceError::Shape { what, problem } => LoadError::Unsupported { name: what, problem },
         other => LoadError::Device(other),
@@ -202,7 +216,7 @@ fn pages(
 /// Uploads the cosines and sines of all positions.
 fn angles(
     device: &mut dyn Device,
-    config: &ModelConfig,
+    config: &UniformConfig,
     positions: usize,
 ) -> Result<(Buffer, Buffer), LoadError> {
     let table = rope::table(&config.rope, config.head_dim, positions);

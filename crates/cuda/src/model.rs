@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use headrace_checkpoint::ModelConfig;
+use headrace_checkpoint::UniformConfig;
 use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
 use headrace_kernels::pool::panic_message;
 use headrace_model::batch::Rows;
@@ -21,7 +21,7 @@ const MOST_RECORDINGS: usize = 96;
 
 /// A loaded model. Dropping it frees its memory on the device.
 pub struct CudaModel {
-    config: ModelConfig,
+    config: UniformConfig,
     shape: ForwardShape,
     numerics: String,
     limits: Limits,
@@ -53,7 +53,7 @@ struct Core {
     partial: Buffer,
 }
 
-type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
+type Identity = (Box<dyn Device>, UniformConfig, ForwardShape, Limits);
 type DeviceWeights = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
 
 impl CudaModel {
@@ -72,7 +72,7 @@ impl CudaModel {
     }
 
     /// The configuration of the loaded checkpoint.
-    pub fn config(&self) -> &ModelConfig {
+    pub fn config(&self) -> &UniformConfig {
         &self.config
     }
 
@@ -222,7 +222,7 @@ impl Core {
     }
 
     /// Computes keys and values of all rows, and the normalized last hidden states of the wanted rows in `normed`.
-    fn states(&mut self, config: &ModelConfig, shape: &Shape) -> Result<(), DeviceError> {
+    fn states(&mut self, config: &UniformConfig, shape: &Shape) -> Result<(), DeviceError> {
         let Core { device, heads, weights, pages, angles, scratch, workspace, partial } = self;
         let device = &mut **device;
         let (hidden, eps, rows) = (config.hidden_size, config.rms_norm_eps, shape.rows);
@@ -251,7 +251,7 @@ impl Core {
     }
 
     /// Computes the logits of `count` wanted rows, starting with row `first` of `normed`.
-    fn logits(&mut self, config: &ModelConfig, first: usize, count: usize) -> Result<(), DeviceError> {
+    fn logits(&mut self, config: &UniformConfig, first: usize, count: usize) -> Result<(), DeviceError> {
         let row = padded(config.hidden_size) * 2;
         let states = self.scratch.normed.part(first * row, count * row)?;
         let out = (self.scratch.logits, config.vocab_size);
@@ -268,7 +268,7 @@ impl Core {
     /// Downloads the first `count` rows of logits into rows of `out`, starting with row `first`.
     fn fetch(
         &mut self,
-        config: &ModelConfig,
+        config: &UniformConfig,
         (first, count): (usize, usize),
         out: &mut Logits,
     ) -> Result<(), DeviceError> {

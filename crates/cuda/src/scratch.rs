@@ -1,6 +1,6 @@
 //! Activations of a pass: their sizes and buffers. Must not know: which operations compute them.
 
-use headrace_checkpoint::ModelConfig;
+use headrace_checkpoint::UniformConfig;
 
 use crate::device::{Buffer, Device, DeviceError};
 use crate::ops::{Heads, padded};
@@ -32,7 +32,7 @@ const FIRST_INPUT_BYTES: usize = 1 << 20;
 
 impl Scratch {
     /// Size of each buffer in bytes.
-    fn sizes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> [usize; 8] {
+    fn sizes(config: &UniformConfig, heads: &Heads, options: &LoadOptions) -> [usize; 8] {
         let (rows, all) = (options.pass_rows, heads.heads + 2 * heads.kv_heads);
         [
             FIRST_INPUT_BYTES,
@@ -46,14 +46,14 @@ impl Scratch {
         ]
     }
 
-    pub(crate) fn bytes(config: &ModelConfig, heads: &Heads, options: &LoadOptions) -> usize {
+    pub(crate) fn bytes(config: &UniformConfig, heads: &Heads, options: &LoadOptions) -> usize {
         Self::sizes(config, heads, options).iter().sum()
     }
 
     /// Allocates all buffers and fills them with zeros, because no kernel writes the padding of rows.
     pub(crate) fn new(
         device: &mut dyn Device,
-        config: &ModelConfig,
+        config: &UniformConfig,
         heads: &Heads,
         options: &LoadOptions,
     ) -> Result<Scratch, DeviceError> {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 
-use headrace_checkpoint::{Checkpoint, CheckpointError, DType, ModelConfig, Tensor};
+use headrace_checkpoint::{Checkpoint, CheckpointError, DType, Tensor, UniformConfig};
 
 use crate::device::{Buffer, Device, DeviceError, Upload};
 use crate::error::LoadError;
@@ -68,7 +68,7 @@ pub(crate) struct Layer {
 }
 
 /// Width of the MLP on the device. The part beyond the model's own width is zero.
-pub(crate) fn inner(config: &ModelConfig) -> usize {
+pub(crate) fn inner(config: &UniformConfig) -> usize {
     padded(config.intermediate_size)
 }
 
@@ -101,7 +101,7 @@ struct Planner<'a> {
 }
 
 /// Bytes that the weights take on a device.
-pub(crate) fn device_bytes(config: &ModelConfig) -> usize {
+pub(crate) fn device_bytes(config: &UniformConfig) -> usize {
     let matrix = |features: usize, inputs: usize| features * padded(inputs) * 2;
     let (hidden, heads, kv) =
         (config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim);
@@ -120,7 +120,7 @@ impl Weights {
     /// total. Also returns the bytes that the weights take on the device.
     pub(crate) fn load(
         device: &mut dyn Device,
-        config: &ModelConfig,
+        config: &UniformConfig,
         tensors: &dyn Tensors,
         threads: usize,
         progress: &mut dyn FnMut(u64, u64),
@@ -135,7 +135,7 @@ impl Weights {
 }
 
 impl Planner<'_> {
-    fn everything(&mut self, config: &ModelConfig) -> Result<Weights, LoadError> {
+    fn everything(&mut self, config: &UniformConfig) -> Result<Weights, LoadError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let embedding = self.matrix(hidden, &[("model.embed_tokens".to_owned(), vocab)], false)?;
         let head = match config.tie_embeddings {
@@ -147,7 +147,7 @@ impl Planner<'_> {
         Ok(Weights { embedding, head, final_norm, layers })
     }
 
-    fn layer(&mut self, config: &ModelConfig, layer: usize) -> Result<Layer, LoadError> {
+    fn layer(&mut self, config: &UniformConfig, layer: usize) -> Result<Layer, LoadError> {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         let (hidden, queries, kv) =
             (config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim);
@@ -205,7 +205,7 @@ impl Planner<'_> {
 
     /// Plans the gate and up projections, alternating in groups of eight rows. Padding rows are zero, and so are their
     /// outputs.
-    fn gate_up(&mut self, config: &ModelConfig, names: [String; 2]) -> Result<Matrix, LoadError> {
+    fn gate_up(&mut self, config: &UniformConfig, names: [String; 2]) -> Result<Matrix, LoadError> {
         let (inputs, rows, features) = (config.hidden_size, config.intermediate_size, 2 * inner(config));
         let k = padded(inputs);
         let weights = self.allocate(features * k * 2)?;

@@ -152,7 +152,14 @@ impl<'a> Bench<'a> {
                 (at, row) = (at + blocks.len(), row + part.1);
             }
             let stride = self.heads * head_dim;
-            let queries = Queries { rows: &self.queries, stride, heads: self.heads, scale: 0.125 };
+            let queries = Queries {
+                rows: &self.queries,
+                stride,
+                heads: self.heads,
+                scale: 0.125,
+                cap: None,
+                sinks: &[],
+            };
             let call = Instant::now();
             self.kernels.attention(&self.store, 0, queries, &spans, &mut self.out)?;
             best = best.min(call.elapsed().as_secs_f64());

@@ -18,6 +18,8 @@ pub enum Activation {
     Silu,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)²`.
+    ReluSquared,
     /// The hyperbolic tangent.
     Tanh,
 }
@@ -77,6 +79,49 @@ pub(crate) unsafe fn gated<S: Simd>(kind: Activation, x: &[f32], gates: &[f32], 
     }
 }
 
+/// `out = (up + 1) · gate · σ(slope · gate)`, with gates of at most `limit` and ups within plus and minus `limit`.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn clamped_gated<S: Simd>(
+    gates: &[f32],
+    ups: &[f32],
+    (limit, slope): (f32, f32),
+    out: &mut [f32],
+) {
+    // This order of operands preserves a NaN.
+    let bounded = |gates: &[f32]| -> [f32; LANES] {
+        std::array::from_fn(|at| gates.get(at).map_or(0.0, |gate| if *gate > limit { limit } else { *gate }))
+    };
+    let chunks = out.chunks_mut(LANES).zip(gates.chunks(LANES).zip(ups.chunks(LANES)));
+    for (out, (gates, ups)) in chunks {
+        let gates = bounded(gates);
+        // SAFETY: the caller's contract; the load is of a whole chunk.
+        let swish = unsafe {
+            let gate = S::load(gates.as_ptr());
+            simd::lanes::<S>(sigmoid_times::<S>(gate, S::mul(gate, S::splat(slope))))
+        };
+        for ((out, swish), up) in out.iter_mut().zip(swish).zip(ups) {
+            *out = (up.clamp(-limit, limit) + 1.0) * swish;
+        }
+    }
+}
+
+/// `x = cap · tanh(factor · x / cap)` for every element, or `x = factor · x` without a cap.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn scale_and_cap<S: Simd>(x: &mut [f32], factor: f32, cap: Option<f32>) {
+    x.iter_mut().for_each(|x| *x *= factor);
+    let Some(cap) = cap else { return };
+    x.iter_mut().for_each(|x| *x /= cap);
+    // SAFETY: the caller's contract.
+    unsafe { activate::<S>(Activation::Tanh, x) };
+    x.iter_mut().for_each(|x| *x *= cap);
+}
+
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
@@ -93,6 +138,10 @@ unsafe fn of<S: Simd>(kind: Activation, x: S::V) -> S::V {
             Activation::Silu => sigmoid_times::<S>(x, x),
             // This order of operands preserves a NaN.
             Activation::Relu => S::max(S::splat(0.0), x),
+            Activation::ReluSquared => {
+                let positive = S::max(S::splat(0.0), x);
+                S::mul(positive, positive)
+            }
             // tanh(x) = 2·σ(2x) − 1.
             Activation::Tanh => {
                 let twice = sigmoid_times::<S>(S::splat(2.0), S::add(x, x));

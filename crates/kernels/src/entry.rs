@@ -7,7 +7,7 @@ use crate::attention::plan::Item;
 use crate::gemm::{self, Product};
 use crate::limit_loops;
 use crate::logits;
-use crate::rows::{self, HeadRow};
+use crate::rows::{self, HeadRow, RowNorm};
 use crate::tiles::Tiles;
 
 macro_rules! entries {
@@ -62,6 +62,24 @@ macro_rules! entries {
             pub(crate) unsafe fn activate_gated(kind: Activation, x: &[f32], gates: &[f32], out: &mut [f32]) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
                 unsafe { activation::gated::<$simd>(kind, x, gates, out) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn scale_and_cap(x: &mut [f32], factor: f32, cap: Option<f32>) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { activation::scale_and_cap::<$simd>(x, factor, cap) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn norm_in_place(kind: RowNorm, x: &mut [f32], weight: &[f32], eps: f32) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { rows::norm_in_place::<$simd>(kind, x, weight, eps) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn clamped_gated(gates: &[f32], ups: &[f32], bounds: (f32, f32), out: &mut [f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { activation::clamped_gated::<$simd>(gates, ups, bounds, out) }
             }
 
             $(#[$features])*

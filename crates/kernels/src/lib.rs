@@ -61,5 +61,6 @@ pub use isa::Isa;
 pub use kernels::{KERNEL_VERSION, Kernels};
 pub use math::exp_f32;
 pub use mode::ComputeMode;
-pub use ops::{HeadRows, Queries, RopeTable, Write};
+pub use ops::{HeadColumns, HeadRows, Queries, RopeTable, Write};
+pub use rows::RowNorm;
 pub use vocab::{argmax, argmax_allowed, logsumexp};

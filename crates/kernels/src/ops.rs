@@ -7,4 +7,4 @@ mod rows;
 
 pub use attention::Queries;
 pub use product::Write;
-pub use rows::{HeadRows, RopeTable};
+pub use rows::{HeadColumns, HeadRows, RopeTable};

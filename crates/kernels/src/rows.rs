@@ -42,9 +42,25 @@ unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
 /// As for [`Simd`].
 #[inline(always)]
 pub(crate) unsafe fn layer_norm<S: Simd>(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) {
+    // SAFETY: the caller's contract.
+    let (mean, scale) = unsafe { moments::<S>(x, eps) };
+    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = (x - mean) * scale * weight;
+    }
+    for (out, &bias) in out.iter_mut().zip(bias) {
+        *out += bias;
+    }
+}
+
+/// Returns the mean of `x`, and `1 / √(variance + eps)`.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn moments<S: Simd>(x: &[f32], eps: f32) -> (f32, f32) {
     let (chunks, rest) = x.as_chunks::<LANES>();
     // SAFETY: the caller's contract; every load is of a whole chunk.
-    let (mean, scale) = unsafe {
+    unsafe {
         let mut sums = S::splat(0.0);
         for chunk in chunks {
             sums = S::add(sums, S::load(chunk.as_ptr()));
@@ -59,12 +75,33 @@ pub(crate) unsafe fn layer_norm<S: Simd>(x: &[f32], weight: &[f32], bias: &[f32]
         let apart = S::sub(simd::load_part::<S>(rest, mean), S::splat(mean));
         let variance = simd::sum::<S>(S::fma(apart, apart, squares)) / x.len() as f32;
         (mean, 1.0 / (variance + eps).sqrt())
-    };
-    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = (x - mean) * scale * weight;
     }
-    for (out, &bias) in out.iter_mut().zip(bias) {
-        *out += bias;
+}
+
+/// The statistics that a norm divides by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RowNorm {
+    /// Root mean square.
+    Rms,
+    /// Mean and variance.
+    Layer,
+}
+
+/// Normalizes `x` in place, without a bias. Same bits as [`rms_norm`] and [`layer_norm`].
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn norm_in_place<S: Simd>(kind: RowNorm, x: &mut [f32], weight: &[f32], eps: f32) {
+    // SAFETY: the caller's contract.
+    let (mean, scale) = unsafe {
+        match kind {
+            RowNorm::Rms => (0.0, inverse_rms::<S>(x, eps)),
+            RowNorm::Layer => moments::<S>(x, eps),
+        }
+    };
+    for (x, &weight) in x.iter_mut().zip(weight) {
+        *x = (*x - mean) * scale * weight;
     }
 }
 
@@ -75,14 +112,14 @@ pub(crate) struct HeadRow<'a> {
     pub(crate) norm: Option<&'a [f32]>,
     /// The norm's epsilon.
     pub(crate) eps: f32,
-    /// cos of the angles at this row's position, half a head long.
+    /// cos of the angles at this row's position, as many as there are pairs.
     pub(crate) cos: &'a [f32],
     /// sin of the same angles.
     pub(crate) sin: &'a [f32],
 }
 
-/// Normalizes a head if `row` has norm weights, then rotates it. The pairs are (i, i + half), as in Hugging Face
-/// checkpoints.
+/// Normalizes a head if `row` has norm weights, then rotates its first elements. The pairs are (i, i + half), as in
+/// Hugging Face checkpoints, where `half` is the number of angles.
 ///
 /// # Safety
 /// As for [`Simd`].
@@ -95,8 +132,7 @@ pub(crate) unsafe fn rope_head<S: Simd>(head: &mut [f32], row: &HeadRow<'_>) {
             *value = *value * scale * weight;
         }
     }
-    let half = head.len() / 2;
-    let (low, high) = head.split_at_mut(half);
+    let (low, high) = head.split_at_mut(row.cos.len());
     for (((low, high), &cos), &sin) in low.iter_mut().zip(high).zip(row.cos).zip(row.sin) {
         let (a, b) = (*low, *high);
         *low = a * cos - b * sin;

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
-use headrace_kernels::{Activation, HeadRows, Isa, KernelError, Kernels, RopeTable, Write};
+use headrace_kernels::{
+    Activation, HeadColumns, HeadRows, Isa, KernelError, Kernels, RopeTable, RowNorm, Write,
+};
 use proptest::prelude::*;
 
 mod common;
@@ -310,6 +312,66 @@ fn layer_norms_agree_with_f64() {
     }
 }
 
+#[test]
+fn operations_on_rows_of_heads_agree_with_f64() {
+    for isa in isas() {
+        let mut kernels = Kernels::new(isa, 2).unwrap();
+        let (rows, stride) = (37, 100);
+        let x = numbers(3, rows * stride);
+        let weights = numbers(5, 48);
+        for (kind, heads, own) in [
+            (RowNorm::Rms, 3, false),
+            (RowNorm::Layer, 3, false),
+            (RowNorm::Layer, 3, true),
+            (RowNorm::Rms, 1, true),
+        ] {
+            let head_dim = 48 / heads;
+            let weight = if own { &weights[..] } else { &weights[..head_dim] };
+            let columns = HeadColumns { first: 20, heads, head_dim };
+            let mut out = x.clone();
+            kernels.norm_heads(&mut out, stride, columns, (kind, weight, 1e-5)).unwrap();
+            let mut want: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            for row in want.chunks_mut(stride) {
+                for (head, values) in row[20..68].chunks_mut(head_dim).enumerate() {
+                    let n = head_dim as f64;
+                    let mean = if kind == RowNorm::Layer { values.iter().sum::<f64>() / n } else { 0.0 };
+                    let variance = values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+                    for (at, value) in values.iter_mut().enumerate() {
+                        let weight = weight[if own { head * head_dim + at } else { at }];
+                        *value = (*value - mean) / (variance + 1e-5).sqrt() * f64::from(weight);
+                    }
+                }
+            }
+            close(&format!("{kind:?} of {heads} heads on {isa}"), &out, &want, 1e-5);
+        }
+        let mut out = x.clone();
+        kernels.scale_and_cap(&mut out, stride, 3.0, Some(2.0)).unwrap();
+        let want: Vec<f64> = x.iter().map(|&x| 2.0 * (3.0 * f64::from(x) / 2.0).tanh()).collect();
+        close(&format!("caps on {isa}"), &out, &want, 1e-6);
+        let mut out = vec![0.0; rows * 50];
+        kernels.clamped_gated(&x, 50, (0.5, 1.702), &mut out).unwrap();
+        let want: Vec<f64> = x
+            .chunks(stride)
+            .flat_map(|row| {
+                row[..50].iter().zip(&row[50..]).map(|(&gate, &up)| {
+                    let gate = f64::from(gate).min(0.5);
+                    (f64::from(up).clamp(-0.5, 0.5) + 1.0) * gate / (1.0 + (-1.702 * gate).exp())
+                })
+            })
+            .collect();
+        close(&format!("clamped gates on {isa}"), &out, &want, 1e-6);
+        let mut out = x.clone();
+        kernels.clamp(&mut out, stride, 60, 0.25).unwrap();
+        kernels.scale_rows(&mut out, stride, 10, &[2.0; 37]).unwrap();
+        for (row, clamped) in x.chunks(stride).zip(out.chunks(stride)) {
+            assert!(clamped[..10].iter().zip(row).all(|(got, x)| *got == 2.0 * x.clamp(-0.25, 0.25)));
+            assert!(clamped[60..] == row[60..]);
+        }
+        let short = HeadColumns { first: 60, heads: 3, head_dim: 16 };
+        assert!(kernels.norm_heads(&mut out, stride, short, (RowNorm::Rms, &weights, 1e-5)).is_err());
+    }
+}
+
 /// Computes erf by its series in f64. Accurate to 1e-14 for |x| ≤ 4.
 fn erf(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
@@ -332,6 +394,7 @@ fn activations_agree_with_f64() {
         Activation::QuickGelu => x * sigmoid(1.702 * x),
         Activation::Silu => x * sigmoid(x),
         Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
         Activation::Tanh => x.tanh(),
     };
     let kinds = [
@@ -340,6 +403,7 @@ fn activations_agree_with_f64() {
         Activation::QuickGelu,
         Activation::Silu,
         Activation::Relu,
+        Activation::ReluSquared,
         Activation::Tanh,
     ];
     for isa in isas() {
@@ -350,9 +414,14 @@ fn activations_agree_with_f64() {
             let mut out = x.clone();
             kernels.activate(kind, &mut out, x.len()).unwrap();
             close(&format!("{kind:?} on {isa}"), &out, &want, 3e-7);
+            let squares = kind == Activation::ReluSquared;
             let mut extremes = [1e30, -1e30, f32::INFINITY, f32::NAN, 0.0];
             kernels.activate(kind, &mut extremes, 5).unwrap();
-            let top = if kind == Activation::Tanh { 1.0 } else { 1e30 };
+            let top = match kind {
+                Activation::Tanh => 1.0,
+                _ if squares => f32::INFINITY,
+                _ => 1e30,
+            };
             assert_eq!(extremes[0], top, "{kind:?}");
             let bottom = if kind == Activation::Tanh { -1.0 } else { 0.0 };
             assert_eq!(extremes[1], bottom, "{kind:?}");

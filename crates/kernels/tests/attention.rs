@@ -107,6 +107,11 @@ impl Sequence {
     }
 
     fn reference_seeing(&self, kv_type: KvType, from: usize, sees: Sees) -> Vec<f64> {
+        self.reference_with(kv_type, from, &Options { sees, cap: None, sinks: Vec::new() })
+    }
+
+    fn reference_with(&self, kv_type: KvType, from: usize, options: &Options) -> Vec<f64> {
+        let Options { sees, cap, sinks } = options;
         let KvShape { kv_heads, head_dim, .. } = self.shape;
         let mut out = vec![0.0; (self.length - from) * self.width()];
         for kv in 0..kv_heads {
@@ -118,10 +123,13 @@ impl Sequence {
                 for head in kv * self.heads / kv_heads..(kv + 1) * self.heads / kv_heads {
                     let q = self.head(query, head);
                     let score = |key: &Vec<f64>| -> f64 {
-                        key.iter().zip(q).map(|(&k, &q)| k * f64::from(q)).sum::<f64>() * f64::from(SCALE)
+                        let score = key.iter().zip(q).map(|(&k, &q)| k * f64::from(q)).sum::<f64>()
+                            * f64::from(SCALE);
+                        cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
                     };
-                    let seen = match sees {
+                    let seen = match *sees {
                         Sees::Before => 0..query + 1,
+                        Sees::Window(keys) => (query + 1).saturating_sub(keys)..query + 1,
                         Sees::All => 0..self.length,
                         Sees::Near(reach) => {
                             query.saturating_sub(reach)..(query + reach + 1).min(self.length)
@@ -130,7 +138,8 @@ impl Sequence {
                     let scores: Vec<f64> = keys[seen.clone()].iter().map(score).collect();
                     let most = scores.iter().copied().fold(f64::MIN, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
+                    let sink = sinks.get(head).map_or(0.0, |&sink| (f64::from(sink) - most).exp());
+                    let sum: f64 = weights.iter().sum::<f64>() + sink;
                     let at = ((query - from) * self.heads + head) * head_dim;
                     for (weight, value) in weights.iter().zip(&values[seen]) {
                         for (out, value) in out[at..at + head_dim].iter_mut().zip(value) {
@@ -142,6 +151,13 @@ impl Sequence {
         }
         out
     }
+}
+
+/// Options of attention.
+struct Options {
+    sees: Sees,
+    cap: Option<f32>,
+    sinks: Vec<f32>,
 }
 
 /// Several sequences in one store. All unused blocks are full of NaN.
@@ -198,6 +214,17 @@ impl Table {
         parts: &[(usize, usize, usize)],
         sees: Sees,
     ) -> Vec<Vec<f32>> {
+        self.attend_with(kernels, sequences, parts, &Options { sees, cap: None, sinks: Vec::new() })
+    }
+
+    fn attend_with(
+        &self,
+        kernels: &mut Kernels,
+        sequences: &[&Sequence],
+        parts: &[(usize, usize, usize)],
+        options: &Options,
+    ) -> Vec<Vec<f32>> {
+        let Options { sees, cap, ref sinks } = *options;
         let (stride, width, heads) = (sequences[0].stride(), sequences[0].width(), sequences[0].heads);
         let (mut rows, mut spans) = (Vec::new(), Vec::new());
         for &(at, from, to) in parts.iter().rev() {
@@ -207,7 +234,7 @@ impl Table {
             spans.push(Span { query_row: row, out_row: row, count: to - from, start: from, blocks, sees });
         }
         let mut out = vec![0.0; rows.len() / stride * width];
-        let queries = Queries { rows: &rows, stride, heads, scale: SCALE };
+        let queries = Queries { rows: &rows, stride, heads, scale: SCALE, cap, sinks };
         kernels.attention(&self.store, LAYER, queries, &spans, &mut out).unwrap();
         let piece = |span: &Span<'_>| out[span.out_row * width..(span.out_row + span.count) * width].to_vec();
         spans.iter().rev().map(piece).collect()
@@ -264,6 +291,45 @@ fn attention_agrees_with_f64_over_what_is_stored() {
                 close(&what, &out, &want, 1e-5);
                 let last = table.attend(&mut kernels, &[&sequence], &[(0, length - 1, length)]).remove(0);
                 assert_eq!(bits(&last), bits(&out[out.len() - sequence.width()..]), "{what}: decode");
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_caps_and_sinks_agree_with_f64_and_do_not_depend_on_chunks() {
+    for isa in isas() {
+        let mut kernels = kernels(isa, 2);
+        for (kv_heads, head_dim, group, length) in [(2, 16, 2, 33), (1, 80, 3, 290), (1, 64, 7, 530)] {
+            for (case, window) in [1, 8, 20, 255, 256, 300].into_iter().enumerate() {
+                let heads = kv_heads * group;
+                let sinks = (0..heads).map(|head| head as f32 - 2.0).collect();
+                let options = Options {
+                    sees: if case == 5 { Sees::Before } else { Sees::Window(window) },
+                    cap: (case % 2 == 1).then_some(1.5),
+                    sinks: if case % 3 == 2 { sinks } else { Vec::new() },
+                };
+                let kv_type = KvType::ALL[case % KvType::ALL.len()];
+                let sequence = Sequence::new(kv_heads, head_dim, group, length, 3);
+                let what =
+                    format!("{group}·{kv_heads}×{head_dim}, {length}, {kv_type}, case {case} on {isa}");
+                let mut table = Table::new(&mut kernels, kv_type, &[&sequence], 5);
+                table.store(&mut kernels, 0, &sequence, 0, length);
+                let whole =
+                    table.attend_with(&mut kernels, &[&sequence], &[(0, 0, length)], &options).remove(0);
+                close(&what, &whole, &sequence.reference_with(kv_type, 0, &options), 2e-5);
+                for size in [1, 17, 64] {
+                    let mut table = Table::new(&mut kernels, kv_type, &[&sequence], 9);
+                    let (mut out, mut start) = (Vec::new(), 0);
+                    while start < length {
+                        let end = (start + size).min(length);
+                        table.store(&mut kernels, 0, &sequence, start, end);
+                        let part = [(0, start, end)];
+                        out.extend(table.attend_with(&mut kernels, &[&sequence], &part, &options).remove(0));
+                        start = end;
+                    }
+                    assert_eq!(bits(&out), bits(&whole), "{what}: chunks of {size}");
+                }
             }
         }
     }
@@ -478,7 +544,7 @@ fn what_does_not_fit_is_refused() {
         ] {
             assert!(matches!(put(layer, offset, slot), Err(KernelError::Shape { .. })));
         }
-        let queries = Queries { rows: &[0.0; 12], stride: 12, heads: 1, scale: 1.0 };
+        let queries = Queries { rows: &[0.0; 12], stride: 12, heads: 1, scale: 1.0, cap: None, sinks: &[] };
         let mut out = [0.0; 4];
         for (blocks, start) in [(&[2_u32][..], 0), (&[0], 16), (&[0], usize::MAX)] {
             let span = Span { query_row: 0, out_row: 0, count: 1, start, blocks, sees: Sees::Before };

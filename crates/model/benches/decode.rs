@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use headrace_checkpoint::Checkpoint;
+use headrace_checkpoint::decoder::LayerConfig;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::roofline::{self, ReadLimit};
@@ -123,8 +124,8 @@ impl Bench {
         let begin = Instant::now();
         let model = Model::load(&checkpoint, options, &mut |_, _| ())?;
         let config = checkpoint.config();
-        let width = (config.heads + config.kv_heads) * config.head_dim;
-        let body = config.layers * config.hidden_size * (2 * width + 3 * config.intermediate_size);
+        let matrices = config.layers.iter().flat_map(LayerConfig::matrices).flatten();
+        let body: usize = matrices.map(|linear| linear.outputs * linear.inputs).sum();
         let head = config.hidden_size * config.vocab_size;
         println!(
             "{:.2} B parameters, {:.2} GB in memory, loaded in {:.1} s, {}",

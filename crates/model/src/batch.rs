@@ -5,6 +5,8 @@ use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::KvGroup;
 
+use crate::layer::Layer;
+
 /// The rows of a checked batch. Reused between steps.
 #[derive(Default)]
 pub struct Rows {
@@ -55,17 +57,36 @@ impl Rows {
     }
 }
 
-/// Attention spans of every token of the batch.
-pub(crate) fn all_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
-    spans(batch, |_| LogitsWanted::All)
+/// Attention spans of every token of the batch, for each kind of attention that the layers have.
+pub(crate) struct LayerSpans<'a>(Vec<(Sees, Vec<Span<'a>>)>);
+
+impl<'a> LayerSpans<'a> {
+    pub(crate) fn of(batch: &[SequenceChunk<'a>], layers: &[Layer]) -> Self {
+        let mut kinds: Vec<(Sees, Vec<Span<'a>>)> = Vec::with_capacity(2);
+        for sees in layers.iter().map(Layer::sees) {
+            if !kinds.iter().any(|(known, _)| *known == sees) {
+                kinds.push((sees, spans(batch, sees, |_| LogitsWanted::All)));
+            }
+        }
+        Self(kinds)
+    }
+
+    /// The spans of a layer whose queries see these keys.
+    pub(crate) fn of_layer(&self, sees: Sees) -> &[Span<'a>] {
+        self.0.iter().find(|(known, _)| *known == sees).map_or(&[], |(_, spans)| spans)
+    }
 }
 
 /// Attention spans of the tokens that need logits. Their output rows are consecutive.
-pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>]) -> Vec<Span<'a>> {
-    spans(batch, |chunk| chunk.logits)
+pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>], sees: Sees) -> Vec<Span<'a>> {
+    spans(batch, sees, |chunk| chunk.logits)
 }
 
-fn spans<'a>(batch: &[SequenceChunk<'a>], of: impl Fn(&SequenceChunk<'a>) -> LogitsWanted) -> Vec<Span<'a>> {
+fn spans<'a>(
+    batch: &[SequenceChunk<'a>],
+    sees: Sees,
+    of: impl Fn(&SequenceChunk<'a>) -> LogitsWanted,
+) -> Vec<Span<'a>> {
     let (mut row, mut out_row) = (0, 0);
     let mut spans = Vec::with_capacity(batch.len());
     for chunk in batch {
@@ -78,7 +99,7 @@ fn spans<'a>(batch: &[SequenceChunk<'a>], of: impl Fn(&SequenceChunk<'a>) -> Log
                 count,
                 start: chunk.start + skipped,
                 blocks: chunk.tables.first(),
-                sees: Sees::Before,
+                sees,
             });
         }
         row += tokens;
@@ -175,7 +196,10 @@ mod tests {
         let places = |spans: Vec<Span<'_>>| -> Vec<_> {
             spans.iter().map(|span| (span.query_row, span.out_row, span.count, span.start)).collect()
         };
-        assert_eq!(places(all_spans(&batch)), [(0, 0, 3, 15), (3, 3, 2, 0), (5, 5, 2, 2)]);
-        assert_eq!(places(wanted_spans(&batch)), [(2, 0, 1, 17), (5, 1, 2, 2)]);
+        assert_eq!(
+            places(spans(&batch, Sees::Before, |_| LogitsWanted::All)),
+            [(0, 0, 3, 15), (3, 3, 2, 0), (5, 5, 2, 2)]
+        );
+        assert_eq!(places(wanted_spans(&batch, Sees::Before)), [(2, 0, 1, 17), (5, 1, 2, 2)]);
     }
 }

@@ -1,15 +1,22 @@
-//! Architectures over loaded weights. Llama, Qwen2 and Qwen3 dense decoders implement `Forward`. BERT-like encoders,
+//! Models over loaded weights. Decoders, given as lists of layers, implement `Forward`. BERT-like encoders,
 //! ModernBERT, and decoders used as encoders implement `Encode`. Must not know: scheduling, sampling, requests, or how
 //! an operation is computed, which is the task of `kernels`.
 
+mod attention;
 pub mod batch;
 mod encoder;
 mod error;
+mod experts;
+mod feed;
+mod layer;
+mod layer_step;
 mod load;
 mod memory;
 mod model;
+mod pick;
 mod quantize;
 pub mod rope;
+mod scratch;
 mod weights;
 
 pub use encoder::{Encoder, EncoderOptions};

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use headrace_checkpoint::Checkpoint;
-use headrace_kernels::attention::{KvStore, KvType};
+use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::ForwardShape;
 use headrace_kernels::pool::{Pool, Workers};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
-use headrace_kv_layout::KvLayout;
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_quant::BlockType;
 
 use crate::error::ModelError;
-use crate::memory::kv_shape;
+use crate::memory::{KeptLayers, KvStores, kv_bytes_per_block};
 use crate::model::Model;
 use crate::rope;
 use crate::weights::Loader;
@@ -72,15 +72,9 @@ impl Model {
                 return Err(ModelError::Option { name, problem: "must be at least 1".to_owned() });
             }
         }
-        if config.kv_heads == 0
-            || !config.heads.is_multiple_of(config.kv_heads)
-            || !config.head_dim.is_multiple_of(2)
-        {
-            let problem = format!("{} heads over {} of {}", config.heads, config.kv_heads, config.head_dim);
-            return Err(ModelError::Option { name: "num_key_value_heads", problem });
-        }
         // A sequence cannot be longer than the pool.
-        let layout = KvLayout::single(options.kv.group(kv_shape(config), options.kv_blocks));
+        let block_bytes = kv_bytes_per_block(config, options.kv);
+        let layout = KvLayout::single(KvGroup::full(options.kv_blocks, block_bytes));
         let asked = options.max_positions.unwrap_or(usize::MAX);
         let max_positions = config.max_positions.min(layout.positions()).min(asked);
         if max_positions == 0 {
@@ -88,7 +82,7 @@ impl Model {
             return Err(ModelError::Option { name: "max_positions", problem });
         }
         let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
-        let kv = KvStore::new(kv_shape(config), options.kv, options.kv_blocks)?;
+        let kv = KvStores::new(config, options.kv, options.kv_blocks, KeptLayers::All)?;
         let total = checkpoint.weight_bytes();
         let quantize = options.quantize;
         let loader = Loader { tensors: checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };
@@ -99,7 +93,7 @@ impl Model {
             kv: layout,
             weight_bytes: weights.bytes(),
         };
-        let rope = rope::table(&config.rope, config.head_dim, max_positions);
-        Ok(Model::new(config.clone(), kernels, weights, kv, rope, shape))
+        let tables = rope::tables(config, max_positions);
+        Ok(Model::new(config.clone(), kernels, weights, kv, tables, shape))
     }
 }

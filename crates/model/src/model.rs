@@ -1,16 +1,18 @@
-//! A decoder-only transformer with grouped-query attention and SwiGLU, computed step by step over paged KV blocks. Must
-//! not know: who owns a block, why a chunk has its length, or how the logits are used.
+//! A decoder-only model, computed step by step over paged KV blocks: embedding, layers, output projection. Must not know:
+//! who owns a block, why a chunk has its length, or how the logits are used.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use headrace_checkpoint::ModelConfig;
-use headrace_kernels::attention::{KvStore, Span};
 use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
 use headrace_kernels::pool::panic_message;
-use headrace_kernels::{HeadRows, KernelError, Kernels, Queries, RopeTable, Write};
+use headrace_kernels::{KernelError, Kernels, RopeTable, Write};
 
-use crate::batch::{Rows, all_spans, wanted_spans};
-use crate::weights::{Layer, Weights};
+use crate::batch::{LayerSpans, Rows, wanted_spans};
+use crate::layer_step::LayerStep;
+use crate::memory::KvStores;
+use crate::scratch::{Scratch, room};
+use crate::weights::Weights;
 
 /// A loaded model.
 pub struct Model {
@@ -25,27 +27,10 @@ pub struct Model {
 pub(crate) struct Core {
     pub(crate) kernels: Kernels,
     pub(crate) weights: Weights,
-    /// Has as many layers as the model, or only one if each step computes whole sequences.
-    pub(crate) kv: KvStore,
-    pub(crate) rope: RopeTable,
+    pub(crate) kv: KvStores,
+    /// One for each rotary embedding of the configuration.
+    pub(crate) tables: Vec<RopeTable>,
     pub(crate) scratch: Scratch,
-}
-
-/// Activations, reused between steps.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    /// The residual stream, `rows × hidden`.
-    stream: Vec<f32>,
-    /// Normalized rows, `rows × hidden`.
-    pub(crate) normed: Vec<f32>,
-    /// Query, key and value heads, `rows × (heads + 2·kv_heads)·head_dim`.
-    qkv: Vec<f32>,
-    /// Attention's output, `rows × heads·head_dim`.
-    attended: Vec<f32>,
-    /// Outputs of the gate and up projections, `rows × 2·intermediate`.
-    gate_up: Vec<f32>,
-    /// Products of gate and up, `rows × intermediate`.
-    inner: Vec<f32>,
 }
 
 impl Model {
@@ -53,12 +38,12 @@ impl Model {
         config: ModelConfig,
         kernels: Kernels,
         weights: Weights,
-        kv: KvStore,
-        rope: RopeTable,
+        kv: KvStores,
+        tables: Vec<RopeTable>,
         shape: ForwardShape,
     ) -> Model {
         let numerics = kernels.numerics(kv.kv_type());
-        let core = Core { kernels, weights, kv, rope, scratch: Scratch::default() };
+        let core = Core { kernels, weights, kv, tables, scratch: Scratch::default() };
         Model { config, shape, numerics, core, rows: Rows::default() }
     }
 
@@ -118,8 +103,14 @@ impl Core {
             return Ok(());
         }
         out.reset(wanted, config.vocab_size);
-        let states = room(&mut self.scratch.normed, wanted * config.hidden_size);
-        self.kernels.matmul(states, wanted, self.weights.head(), out.values_mut(), Write::Set)
+        let Core { kernels, weights, scratch, .. } = self;
+        let states = room(&mut scratch.normed, wanted * config.hidden_size);
+        kernels.matmul(states, wanted, weights.head(), out.values_mut(), Write::Set)?;
+        if weights.logit_scale != 1.0 || weights.logit_cap.is_some() {
+            let (scale, cap) = (weights.logit_scale, weights.logit_cap);
+            kernels.scale_and_cap(out.values_mut(), config.vocab_size, scale, cap)?;
+        }
+        Ok(())
     }
 
     /// Computes the normalized last hidden states of the wanted rows. Leaves them in `scratch.normed`, in ascending
@@ -131,104 +122,43 @@ impl Core {
         rows: &Rows,
     ) -> Result<(), KernelError> {
         let hidden = config.hidden_size;
-        let stream = room(&mut self.scratch.stream, rows.len() * hidden);
-        self.kernels.rows(&self.weights.embedding, &rows.tokens, stream)?;
-        let everything = all_spans(batch);
-        let last = config.layers.saturating_sub(1);
-        for index in 0..last {
-            self.heads(config, index, rows)?;
-            self.attend(config, index, rows.len(), &everything)?;
-            self.finish_layer(config, index, rows.len())?;
+        self.embed(hidden, rows)?;
+        let spans = LayerSpans::of(batch, &self.weights.layers);
+        let Core { kernels, weights, kv, tables, scratch } = self;
+        let last = weights.layers.len().saturating_sub(1);
+        let mut step = LayerStep { kernels, tables, scratch, rows, hidden };
+        for (index, layer) in weights.layers.iter().enumerate() {
+            let sees = layer.sees();
+            // From the last layer's attention on, only rows that need logits matter.
+            let Some(mut kv) = kv.of_layer(index) else { continue };
+            match index == last {
+                true => step.layer(layer, &mut kv, &wanted_spans(batch, sees), Some(&rows.wanted))?,
+                false => step.layer(layer, &mut kv, spans.of_layer(sees), None)?,
+            }
         }
-        // From the last layer's attention on, only rows that need logits matter.
-        self.heads(config, last, rows)?;
         let wanted = rows.wanted.len();
         if wanted == 0 {
             return Ok(());
         }
-        self.attend(config, last, rows.len(), &wanted_spans(batch))?;
-        for (to, &from) in rows.wanted.iter().enumerate() {
-            self.scratch.stream.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
-        }
-        self.finish_layer(config, last, wanted)?;
-        let normed = room(&mut self.scratch.normed, wanted * hidden);
-        let stream = room(&mut self.scratch.stream, wanted * hidden);
-        self.kernels.rms_norm(stream, &self.weights.final_norm, config.rms_norm_eps, normed)
+        let normed = room(&mut step.scratch.normed, wanted * hidden);
+        let stream = room(&mut step.scratch.stream, wanted * hidden);
+        weights.final_norm.apply(step.kernels, stream, normed)
     }
 
-    /// The layer of the KV store that holds the keys and values of layer `index`.
-    fn stored_in(&self, index: usize) -> usize {
-        index % self.kv.shape().layers.max(1)
-    }
-
-    /// Computes the query, key and value heads of every row, rotates queries and keys, and stores keys and values.
-    fn heads(&mut self, config: &ModelConfig, index: usize, rows: &Rows) -> Result<(), KernelError> {
-        let stored_in = self.stored_in(index);
-        let Core { kernels, weights, kv, rope, scratch } = self;
-        let Some(layer) = weights.layers.get(index) else { return Ok(()) };
-        let count = rows.len();
-        let stream = room(&mut scratch.stream, count * config.hidden_size);
-        let normed = room(&mut scratch.normed, count * config.hidden_size);
-        kernels.rms_norm(stream, &layer.attention_norm, config.rms_norm_eps, normed)?;
-        let stride = layer.qkv.n();
-        let qkv = room(&mut scratch.qkv, count * stride);
-        kernels.matmul(normed, count, &layer.qkv, qkv, Write::Set)?;
-        let shape = HeadRows {
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            stride,
-            query_norm: layer.query_norm.as_deref(),
-            key_norm: layer.key_norm.as_deref(),
-            eps: config.rms_norm_eps,
-        };
-        kernels.rope(qkv, shape, &rows.positions, rope)?;
-        kernels.store_kv(kv, stored_in, qkv, config.heads * config.head_dim, &rows.slots)
-    }
-
-    /// Computes attention for `spans`, over `count` rows of heads.
-    fn attend(
-        &mut self,
-        config: &ModelConfig,
-        index: usize,
-        count: usize,
-        spans: &[Span<'_>],
-    ) -> Result<(), KernelError> {
-        let stride = (config.heads + 2 * config.kv_heads) * config.head_dim;
-        let stored_in = self.stored_in(index);
-        let queries = Queries {
-            rows: room(&mut self.scratch.qkv, count * stride),
-            stride,
-            heads: config.heads,
-            scale: 1.0 / (config.head_dim as f32).sqrt(),
-        };
-        let attended = room(&mut self.scratch.attended, count * config.heads * config.head_dim);
-        self.kernels.attention(&self.kv, stored_in, queries, spans, attended)
-    }
-
-    /// Computes the rest of a layer for `count` rows of the stream: output projection and MLP, both added to the
-    /// stream.
-    fn finish_layer(&mut self, config: &ModelConfig, index: usize, count: usize) -> Result<(), KernelError> {
+    /// Writes the embedding of every row's token to the stream.
+    fn embed(&mut self, hidden: usize, rows: &Rows) -> Result<(), KernelError> {
         let Core { kernels, weights, scratch, .. } = self;
-        let Some(layer): Option<&Layer> = weights.layers.get(index) else { return Ok(()) };
-        let stream = room(&mut scratch.stream, count * config.hidden_size);
-        let attended = room(&mut scratch.attended, count * config.heads * config.head_dim);
-        kernels.matmul(attended, count, &layer.output, stream, Write::Add)?;
-        let normed = room(&mut scratch.normed, count * config.hidden_size);
-        kernels.rms_norm(stream, &layer.mlp_norm, config.rms_norm_eps, normed)?;
-        let gate_up = room(&mut scratch.gate_up, count * 2 * config.intermediate_size);
-        kernels.matmul(normed, count, &layer.gate_up, gate_up, Write::Set)?;
-        let inner = room(&mut scratch.inner, count * config.intermediate_size);
-        kernels.silu_mul(gate_up, config.intermediate_size, inner)?;
-        kernels.matmul(inner, count, &layer.down, stream, Write::Add)
+        let stream = room(&mut scratch.stream, rows.len() * hidden);
+        kernels.rows(&weights.embedding, &rows.tokens, stream)?;
+        if weights.embedding_scale != 1.0 {
+            kernels.scale_and_cap(stream, hidden, weights.embedding_scale, None)?;
+        }
+        if !weights.positions.is_empty() {
+            for (row, &position) in stream.chunks_exact_mut(hidden).zip(&rows.positions) {
+                let learned = weights.positions.get(position * hidden..(position + 1) * hidden);
+                row.iter_mut().zip(learned.unwrap_or_default()).for_each(|(x, learned)| *x += learned);
+            }
+        }
+        Ok(())
     }
-}
-
-/// Returns the first `length` elements, and grows the vector if it is too short. The elements hold arbitrary old
-/// values.
-pub(crate) fn room(memory: &mut Vec<f32>, length: usize) -> &mut [f32] {
-    if memory.len() < length {
-        memory.resize(length, 0.0);
-    }
-    memory.get_mut(..length).unwrap_or_default()
 }

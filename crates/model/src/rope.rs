@@ -1,13 +1,18 @@
 //! Tables of the rotary angles, with the frequencies that `transformers.modeling_rope_utils` defines. Must not know:
 //! how heads are rotated.
 
-use headrace_checkpoint::{Rope, RopeScaling};
+use headrace_checkpoint::{ModelConfig, Rope, RopeScaling};
 use headrace_kernels::{RopeTable, math};
+
+/// Computes the tables of a model's rotary embeddings for positions `0..positions`.
+pub fn tables(config: &ModelConfig, positions: usize) -> Vec<RopeTable> {
+    config.rotary.iter().map(|rotary| table(&rotary.rope, rotary.width, positions)).collect()
+}
 
 /// Computes cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as in training. Cos
 /// and sin are our own implementations, so that no bit depends on the system's library.
-pub fn table(rope: &Rope, head_dim: usize, positions: usize) -> RopeTable {
-    let frequencies = frequencies(rope, head_dim);
+pub fn table(rope: &Rope, width: usize, positions: usize) -> RopeTable {
+    let frequencies = frequencies(rope, width);
     let factor = attention_factor(&rope.scaling);
     let mut table = RopeTable {
         half: frequencies.len(),

@@ -1,46 +1,41 @@
-//! The weights of a decoder, packed for the kernels, and their names in Hugging Face checkpoints. Must not know: how a
-//! step is computed.
+//! Loads the weights of a decoder, tensor by tensor, and packs them for the kernels. Must not know: how a step is
+//! computed.
 
 use std::borrow::Cow;
 
+use headrace_checkpoint::decoder::{
+    self, FeedActivation, FeedForward, LayerConfig, LinearConfig, NormConfig, NormKind, RowSource,
+};
 use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::pool::Pool;
+use headrace_kernels::{Activation, RowNorm};
 use headrace_quant::BlockType;
 
 use crate::error::ModelError;
+use crate::feed::{
+    ExpertActivation, ExpertMixture, ExpertWeights, FeedWeights, RoutingRule, ScoreRule, SharedNetwork,
+};
+use crate::layer::{AttentionWeights, HeadNorm, Layer, MixerWeights, NormWeights};
+use crate::pick::picked;
 use crate::quantize::{self, Role};
 
 /// All weights that a step reads.
 pub(crate) struct Weights {
     /// `vocab × hidden`. Also the output projection if the checkpoint ties them.
     pub(crate) embedding: Matrix,
+    /// Factor on the rows of the embedding.
+    pub(crate) embedding_scale: f32,
+    /// `positions × hidden`. Empty if positions are not learned.
+    pub(crate) positions: Vec<f32>,
     /// `vocab × hidden`. `None` if the embedding is the output projection.
     pub(crate) head: Option<Matrix>,
-    /// `hidden`.
-    pub(crate) final_norm: Vec<f32>,
+    /// Factor on the logits.
+    pub(crate) logit_scale: f32,
+    /// Cap of the logits.
+    pub(crate) logit_cap: Option<f32>,
+    pub(crate) final_norm: NormWeights,
     pub(crate) layers: Vec<Layer>,
-}
-
-/// One decoder layer. Projections of the same input share one matrix: fewer operations, and more columns to distribute
-/// over threads.
-pub(crate) struct Layer {
-    /// `hidden`.
-    pub(crate) attention_norm: Vec<f32>,
-    /// Query, key and value heads: `(heads + 2·kv_heads)·head_dim × hidden`.
-    pub(crate) qkv: Matrix,
-    /// `head_dim`. `None` if the architecture does not normalize queries.
-    pub(crate) query_norm: Option<Vec<f32>>,
-    /// `head_dim`. `None` if the architecture does not normalize keys.
-    pub(crate) key_norm: Option<Vec<f32>>,
-    /// `hidden × heads·head_dim`.
-    pub(crate) output: Matrix,
-    /// `hidden`.
-    pub(crate) mlp_norm: Vec<f32>,
-    /// Gates, then ups: `2·intermediate × hidden`.
-    pub(crate) gate_up: Matrix,
-    /// `hidden × intermediate`.
-    pub(crate) down: Matrix,
 }
 
 impl Weights {
@@ -51,17 +46,9 @@ impl Weights {
 
     /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> usize {
-        let vectors = |layer: &Layer| {
-            let optional = |norm: &Option<Vec<f32>>| norm.as_ref().map_or(0, Vec::len);
-            4 * (layer.attention_norm.len() + layer.mlp_norm.len())
-                + 4 * (optional(&layer.query_norm) + optional(&layer.key_norm))
-        };
-        let matrices = |layer: &Layer| {
-            layer.qkv.bytes() + layer.output.bytes() + layer.gate_up.bytes() + layer.down.bytes()
-        };
-        let layers: usize = self.layers.iter().map(|layer| vectors(layer) + matrices(layer)).sum();
+        let layers: usize = self.layers.iter().map(Layer::bytes).sum();
         let head = self.head.as_ref().map_or(0, Matrix::bytes);
-        layers + head + self.embedding.bytes() + 4 * self.final_norm.len()
+        layers + head + self.embedding.bytes() + self.final_norm.bytes() + 4 * self.positions.len()
     }
 }
 
@@ -75,32 +62,19 @@ pub(crate) fn weight_type(dtype: DType) -> WeightType {
     }
 }
 
-pub(crate) fn embedding_name() -> &'static str {
-    "model.embed_tokens.weight"
-}
-
 /// The embedding's role: it is also the head if the embeddings are tied.
 pub(crate) fn embedding_role(config: &ModelConfig) -> Role {
-    if config.tie_embeddings { Role::Head } else { Role::Inner }
+    if config.is_tied() { Role::Head } else { Role::Inner }
 }
 
-pub(crate) fn head_name() -> &'static str {
-    "lm_head.weight"
-}
-
-/// Names of one layer's tensors.
-#[derive(Clone, Copy)]
-pub(crate) struct LayerNames {
-    pub(crate) layer: usize,
-}
-
-impl LayerNames {
-    pub(crate) fn weight(&self, part: &str) -> String {
-        format!("{}.weight", self.part(part))
-    }
-
-    fn part(&self, part: &str) -> String {
-        format!("model.layers.{}.{part}", self.layer)
+/// Converts an activation function to the kernels' one.
+fn activation(of: FeedActivation) -> Activation {
+    match of {
+        FeedActivation::Silu => Activation::Silu,
+        FeedActivation::Gelu => Activation::Gelu,
+        FeedActivation::GeluTanh => Activation::GeluTanh,
+        FeedActivation::Relu => Activation::Relu,
+        FeedActivation::ReluSquared => Activation::ReluSquared,
     }
 }
 
@@ -143,7 +117,7 @@ pub(crate) struct Loader<'a> {
     pub(crate) progress: &'a mut dyn FnMut(u64, u64),
 }
 
-/// A projection to load: its name (within the layer, or in full), its number of outputs, and whether it has a bias.
+/// A projection to load: its full name, its number of outputs, and whether it has a bias.
 pub(crate) type Projection<'n> = (&'n str, usize, bool);
 
 impl<'a> Loader<'a> {
@@ -152,52 +126,192 @@ impl<'a> Loader<'a> {
     pub(crate) fn load(mut self, config: &ModelConfig) -> Result<Weights, ModelError> {
         let tensors = self.tensors;
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-        let embedding = self.whole(embedding_name(), embedding_role(config), vocab, hidden)?;
-        let head = match config.tie_embeddings {
-            true => None,
-            false => Some(self.whole(head_name(), Role::Head, vocab, hidden)?),
+        let words = &config.embedding.words;
+        let embedding = self.whole(&words.tensor.name, embedding_role(config), vocab, hidden)?;
+        let positions = match &config.embedding.positions {
+            None => Vec::new(),
+            Some(source) => self.widened(&source.tensor.name, &source.tensor.shape)?,
         };
-        let final_norm = self.vector("model.norm.weight", config.hidden_size)?;
+        let head = match &config.head.linear {
+            None => None,
+            Some(linear) => Some(self.packed(&[linear], Role::Head)?),
+        };
+        let final_norm = self.norm(&config.final_norm)?;
         tensors.release_pages();
-        let mut layers = Vec::with_capacity(config.layers);
-        for layer in 0..config.layers {
-            layers.push(self.layer(config, LayerNames { layer })?);
+        let mut layers = Vec::with_capacity(config.layers.len());
+        for layer in &config.layers {
+            layers.push(self.layer(layer)?);
             tensors.release_pages();
         }
         (self.progress)(self.total, self.total);
-        Ok(Weights { embedding, head, final_norm, layers })
+        Ok(Weights {
+            embedding,
+            embedding_scale: config.embedding.scale,
+            positions,
+            head,
+            logit_scale: config.head.scale,
+            logit_cap: config.head.cap,
+            final_norm,
+            layers,
+        })
     }
 
-    fn layer(&mut self, config: &ModelConfig, names: LayerNames) -> Result<Layer, ModelError> {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let (queries, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-        let (qkv_bias, mlp_bias) = (config.qkv_bias, config.mlp_bias);
-        let head_norm = |loader: &mut Self, part: &str| match config.qk_norm {
-            true => loader.vector(&names.weight(part), config.head_dim).map(Some),
-            false => Ok(None),
+    fn layer(&mut self, config: &LayerConfig) -> Result<Layer, ModelError> {
+        let mut norm = |of: &Option<NormConfig>| of.as_ref().map(|norm| self.norm(norm)).transpose();
+        let (mixer_norm, mixer_out_norm) = (norm(&config.mixer_norm)?, norm(&config.mixer_out_norm)?);
+        let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
+        let mixer = match &config.mixer {
+            decoder::MixerConfig::Attention(attention) => MixerWeights::Attention(self.attention(attention)?),
         };
         Ok(Layer {
-            attention_norm: self.vector(&names.weight("input_layernorm"), hidden)?,
-            qkv: self.fused(
-                names,
-                hidden,
-                &[
-                    ("self_attn.q_proj", queries, qkv_bias),
-                    ("self_attn.k_proj", kv, qkv_bias),
-                    ("self_attn.v_proj", kv, qkv_bias),
-                ],
-            )?,
-            query_norm: head_norm(self, "self_attn.q_norm")?,
-            key_norm: head_norm(self, "self_attn.k_norm")?,
-            output: self.fused(names, queries, &[("self_attn.o_proj", hidden, config.o_bias)])?,
-            mlp_norm: self.vector(&names.weight("post_attention_layernorm"), hidden)?,
-            gate_up: self.fused(
-                names,
-                hidden,
-                &[("mlp.gate_proj", inner, mlp_bias), ("mlp.up_proj", inner, mlp_bias)],
-            )?,
-            down: self.fused(names, inner, &[("mlp.down_proj", hidden, mlp_bias)])?,
+            mixer_norm,
+            mixer,
+            mixer_out_norm,
+            feed_norm,
+            feed: self.feed(&config.feed)?,
+            feed_out_norm,
+            parallel: config.parallel,
+            residual_scale: config.residual_scale,
         })
+    }
+
+    fn attention(&mut self, config: &decoder::AttentionConfig) -> Result<AttentionWeights, ModelError> {
+        let qkv = self.packed(&config.inputs(), Role::Inner)?;
+        let output = self.packed(&[&config.output], Role::Inner)?;
+        let mut head_norm =
+            |of: &Option<decoder::HeadNorm>| of.as_ref().map(|norm| self.head_norm(norm)).transpose();
+        let (query_norm, key_norm) = (head_norm(&config.query_norm)?, head_norm(&config.key_norm)?);
+        let sinks = match &config.sinks {
+            None => Vec::new(),
+            Some(source) => self.elements(source, config.heads)?,
+        };
+        Ok(AttentionWeights {
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            qkv,
+            output,
+            query_norm,
+            key_norm,
+            table: config.rotary.map(|rotary| rotary.table),
+            growth: config
+                .rotary
+                .and_then(|rotary| rotary.growth)
+                .map(|growth| (growth.beta, growth.positions)),
+            scale: config.scale,
+            cap: config.cap,
+            window: config.window,
+            sinks,
+            clip: config.clip,
+        })
+    }
+
+    fn feed(&mut self, config: &FeedForward) -> Result<FeedWeights, ModelError> {
+        Ok(match config {
+            FeedForward::Gated(feed) => FeedWeights::Gated {
+                inner: feed.inner,
+                activation: activation(feed.activation),
+                gate_up: self.packed(&[&feed.gate, &feed.up], Role::Inner)?,
+                down: self.packed(&[&feed.down], Role::Inner)?,
+            },
+            FeedForward::Plain(feed) => FeedWeights::Plain {
+                inner: feed.inner,
+                activation: activation(feed.activation),
+                up: self.packed(&[&feed.up], Role::Inner)?,
+                down: self.packed(&[&feed.down], Role::Inner)?,
+            },
+            FeedForward::Experts(experts) => FeedWeights::Experts(Box::new(self.experts(experts)?)),
+        })
+    }
+
+    fn experts(&mut self, config: &decoder::ExpertMixture) -> Result<ExpertMixture, ModelError> {
+        let is_gated = config.experts.iter().any(|expert| expert.gate.is_some());
+        let activation = match config.activation {
+            decoder::ExpertActivation::Usual(of) if is_gated => ExpertActivation::Gated(activation(of)),
+            decoder::ExpertActivation::Usual(of) => ExpertActivation::Plain(activation(of)),
+            decoder::ExpertActivation::Clamped { limit, slope } => ExpertActivation::Clamped { limit, slope },
+        };
+        let router = self.exact(&config.router)?;
+        let routing = self.routing(&config.routing, config.experts.len())?;
+        let mut experts = Vec::with_capacity(config.experts.len());
+        for decoder::ExpertConfig { gate, up, down } in &config.experts {
+            let input: Vec<&LinearConfig> = gate.iter().chain([up]).collect();
+            let input = self.packed(&input, Role::Inner)?;
+            experts.push(ExpertWeights { input, down: self.packed(&[down], Role::Inner)? });
+        }
+        let shared = match &config.shared {
+            None => None,
+            Some(shared) => Some(SharedNetwork {
+                feed: self.feed(&shared.feed)?,
+                gate: shared.gate.as_ref().map(|gate| self.exact(gate)).transpose()?,
+            }),
+        };
+        Ok(ExpertMixture {
+            chosen: config.chosen,
+            inner: config.inner,
+            activation,
+            router,
+            routing,
+            experts,
+            shared,
+        })
+    }
+
+    fn routing(
+        &mut self,
+        config: &decoder::RoutingConfig,
+        experts: usize,
+    ) -> Result<RoutingRule, ModelError> {
+        let scores = match config.scores {
+            decoder::ScoreKind::Softmax => ScoreRule::Softmax,
+            decoder::ScoreKind::SoftmaxOfChosen => ScoreRule::SoftmaxOfChosen,
+            decoder::ScoreKind::Sigmoid => ScoreRule::Sigmoid,
+        };
+        let bias = match &config.bias {
+            None => Vec::new(),
+            Some(source) => self.elements(source, experts)?,
+        };
+        let groups = config.groups.map(|groups| (groups.count, groups.kept, groups.best));
+        Ok(RoutingRule { scores, bias, groups, renormalise: config.renormalise, factor: config.factor })
+    }
+
+    /// Packs a small dense layer in f32, also if its type in the file is another, so that its products are exact in every
+    /// compute mode.
+    fn exact(&mut self, linear: &LinearConfig) -> Result<Matrix, ModelError> {
+        let (stored, bytes) = self.picked(&linear.weight, linear.inputs)?;
+        let values: Vec<u8> = stored.widen(&bytes).iter().flat_map(|value| value.to_le_bytes()).collect();
+        let bias = linear.bias.as_ref().map(|source| self.elements(source, linear.outputs)).transpose()?;
+        let part = Part {
+            weight_type: WeightType::F32,
+            rows: linear.outputs,
+            bytes: &values,
+            bias: bias.as_deref(),
+        };
+        Ok(Matrix::pack(self.pool, &[part], linear.inputs)?)
+    }
+
+    fn norm(&mut self, config: &NormConfig) -> Result<NormWeights, ModelError> {
+        let weight = match &config.weight {
+            None => vec![1.0; config.width],
+            Some(source) => self.elements(source, config.width)?,
+        };
+        let bias = match &config.bias {
+            None => Vec::new(),
+            Some(source) => self.elements(source, config.width)?,
+        };
+        let kind = match config.kind {
+            NormKind::Rms => RowNorm::Rms,
+            NormKind::Layer => RowNorm::Layer,
+        };
+        let addend = if config.plus_one { 1.0 } else { 0.0 };
+        let weight = weight.into_iter().map(|factor| factor + addend).collect();
+        Ok(NormWeights { kind, eps: config.eps, weight, bias })
+    }
+
+    fn head_norm(&mut self, config: &decoder::HeadNorm) -> Result<HeadNorm, ModelError> {
+        let is_whole = matches!(config, decoder::HeadNorm::Whole(_));
+        let NormWeights { kind, eps, weight, .. } = self.norm(config.norm())?;
+        Ok(HeadNorm { kind, eps, weight, is_whole })
     }
 
     pub(crate) fn whole(&mut self, name: &str, role: Role, n: usize, k: usize) -> Result<Matrix, ModelError> {
@@ -205,14 +319,6 @@ impl<'a> Loader<'a> {
         let (weight_type, bytes) = self.converted(&tensor, role, k)?;
         let part = Part { weight_type, rows: n, bytes: &bytes, bias: None };
         Ok(Matrix::pack(self.pool, &[part], k)?)
-    }
-
-    fn fused(&mut self, names: LayerNames, k: usize, of: &[Projection<'_>]) -> Result<Matrix, ModelError> {
-        let whole: Vec<(String, usize, bool)> =
-            of.iter().map(|&(part, rows, bias)| (names.part(part), rows, bias)).collect();
-        let whole: Vec<Projection<'_>> =
-            whole.iter().map(|(name, rows, bias)| (name.as_str(), *rows, *bias)).collect();
-        self.dense(k, &whole)
     }
 
     /// Packs dense layers with the same `k` inputs into one matrix, one below the other. The names are full names.
@@ -238,6 +344,59 @@ impl<'a> Loader<'a> {
             })
             .collect();
         Ok(Matrix::pack(self.pool, &parts, k)?)
+    }
+
+    /// Packs dense layers with the same inputs into one matrix, one below the other.
+    pub(crate) fn packed(&mut self, of: &[&LinearConfig], role: Role) -> Result<Matrix, ModelError> {
+        let k = of.first().map_or(0, |linear| linear.inputs);
+        let mut parts = Vec::with_capacity(of.len());
+        for linear in of {
+            let bias =
+                linear.bias.as_ref().map(|source| self.elements(source, linear.outputs)).transpose()?;
+            let (stored, bytes) = self.picked(&linear.weight, k)?;
+            let name = &linear.weight.tensor.name;
+            let target = quantize::target(self.quantize, stored, role, k);
+            let bytes = quantize::convert(self.pool, name, (stored, &bytes), target, k)?.into_owned();
+            parts.push((target, linear.outputs, bytes, bias));
+        }
+        let parts: Vec<Part<'_>> = parts
+            .iter()
+            .map(|(weight_type, rows, bytes, bias)| Part {
+                weight_type: *weight_type,
+                rows: *rows,
+                bytes,
+                bias: bias.as_deref(),
+            })
+            .collect();
+        Ok(Matrix::pack(self.pool, &parts, k)?)
+    }
+
+    /// Returns the rows that `source` takes of its tensor, each of `k` weights, as they are stored.
+    fn picked(&mut self, source: &RowSource, k: usize) -> Result<(WeightType, Cow<'a, [u8]>), ModelError> {
+        let tensor = self.tensor(&source.tensor.name, &source.tensor.shape)?;
+        let columns = if k == 1 { 1 } else { source.tensor.shape.last().copied().unwrap_or(1) };
+        let element = match tensor.dtype {
+            DType::Block(_) => None,
+            dense => dense.row_bytes(1),
+        };
+        let rows =
+            tensor.dtype.row_bytes(columns).and_then(|row| picked(&tensor.bytes, source, (row, element)));
+        let rows = rows.ok_or_else(|| {
+            let problem = format!("{} with shape {:?} has no rows of {k}", tensor.dtype.name(), tensor.shape);
+            ModelError::Tensor { name: source.tensor.name.clone(), problem }
+        })?;
+        Ok((weight_type(tensor.dtype), rows))
+    }
+
+    /// Returns the elements that `source` takes of a vector, as f32.
+    fn elements(&mut self, source: &RowSource, length: usize) -> Result<Vec<f32>, ModelError> {
+        let (stored, bytes) = self.picked(source, 1)?;
+        let values = stored.widen(&bytes);
+        if values.len() != length {
+            let problem = format!("has {} elements, not {length}", values.len());
+            return Err(ModelError::Tensor { name: source.tensor.name.clone(), problem });
+        }
+        Ok(values)
     }
 
     fn converted<'t>(

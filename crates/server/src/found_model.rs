@@ -98,7 +98,7 @@ impl FoundModel {
         // Also open the weights. They may be missing, because the model may run elsewhere, and the diagnosis says so.
         let checkpoint = self.path.as_deref().map(Checkpoint::open);
         let (rope, refused) = match &checkpoint {
-            Some(Ok(checkpoint)) => (Some(&checkpoint.config().rope), None),
+            Some(Ok(checkpoint)) => (checkpoint.config().rotary.first().map(|rotary| &rotary.rope), None),
             Some(Err(error)) => (None, Some(error)),
             None => (None, None),
         };

@@ -3,6 +3,7 @@
 
 mod decoder;
 mod encoder;
+mod layers;
 
 use std::path::Path;
 

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use headrace_checkpoint::decoder::MixerConfig;
 use headrace_checkpoint::{Checkpoint, ModelConfig, limits};
 use libfuzzer_sys::fuzz_target;
 
@@ -11,9 +12,12 @@ const CONFIG: &[u8] = include_bytes!("../../tests/data/qwen3-tied/config.json");
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(config) = ModelConfig::from_json(bytes) {
-        assert!((1..=limits::MAX_LAYERS).contains(&config.layers));
-        assert!(config.heads.is_multiple_of(config.kv_heads) && config.head_dim.is_multiple_of(2));
-        assert!(config.rms_norm_eps.is_normal() && config.rope.theta.is_finite());
+        assert!((1..=limits::MAX_LAYERS).contains(&config.layers.len()));
+        assert!(config.final_norm.eps.is_normal());
+        assert!(config.rotary.iter().all(|rotary| rotary.rope.theta.is_finite() && rotary.width.is_multiple_of(2)));
+        for MixerConfig::Attention(attention) in config.layers.iter().map(|layer| &layer.mixer) {
+            assert!(attention.heads.is_multiple_of(attention.kv_heads));
+        }
     }
     for name in ["generation_config.json", "tokenizer_config.json", "model.safetensors.index.json"] {
         let file = |name: &str, bytes: &[u8]| (name.to_owned(), Cow::Owned(bytes.to_vec()));

@@ -29,8 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(checkpoint) = Checkpoint::from_files(files) else { continue };
         serde_json::from_slice::<serde_json::Value>(checkpoint.tokenizer_json()).expect("a tokenizer.json");
         let config = checkpoint.config();
-        assert!(config.heads.is_multiple_of(config.kv_heads) && config.head_dim.is_multiple_of(2));
-        assert!(config.rms_norm_eps.is_normal() && config.rope.theta.is_finite());
+        assert!(config.final_norm.eps.is_normal());
+        assert!(config.rotary.iter().all(|rotary| rotary.rope.theta.is_finite() && rotary.width.is_multiple_of(2)));
         assert!(config.eos.iter().chain(&config.bos).all(|id| (*id as usize) < config.vocab_size));
         for (name, shape) in config.tensors() {
             let tensor = checkpoint.tensor(&name).expect("a tensor that was checked");

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::config::{EncoderBody, EncoderConfig};
 use super::inventory;
 use super::modules::{MODULES_FILE, Modules, Pooling};
-use crate::config::CONFIG_FILE;
+use crate::config_file::CONFIG_FILE;
 use crate::directory;
 use crate::error::CheckpointError;
 use crate::identity::Identity;

@@ -4,7 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::config::{Architecture, CONFIG_FILE, ModelConfig, refuse_formats};
+use crate::config_file::{CONFIG_FILE, refuse_formats};
+use crate::decoder::{Architecture, ModelConfig};
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
 use crate::limits;
@@ -383,7 +384,8 @@ fn thetas(fields: &Fields<'_>) -> Result<(f64, f64), CheckpointError> {
 
 fn causal(members: &Map<String, Value>) -> Result<(EncoderBody, usize), CheckpointError> {
     // The body is used without its output projection, so its embedding counts as tied.
-    let config = ModelConfig { tie_embeddings: true, ..ModelConfig::read_as(Architecture::Qwen3, members)? };
+    let mut config = ModelConfig::read_as(Architecture::Qwen3, members)?;
+    config.head.linear = None;
     let max_tokens = config.max_positions;
     Ok((EncoderBody::Causal(config), max_tokens))
 }

@@ -1,7 +1,7 @@
 //! The tensors that an encoder's configuration calls for. Must not know what the tensors are used for.
 
 use super::config::{BertConfig, EncoderBody, EncoderConfig, ModernBertConfig, ScoreHead};
-use crate::inventory::{self, Required};
+use crate::inventory::Required;
 
 /// The tensors listed so far.
 #[derive(Default)]
@@ -9,7 +9,7 @@ struct List(Vec<Required>);
 
 impl List {
     fn add(&mut self, name: &str, shape: &[usize], fields: &'static str) {
-        self.0.push(Required { name: name.to_owned(), shape: shape.to_vec(), fields });
+        self.0.push(Required { name: name.to_owned(), shape: shape.to_vec(), fields: fields.into() });
     }
 
     /// Adds a dense layer with `k` inputs and `n` outputs.
@@ -42,8 +42,7 @@ pub(crate) fn all(config: &EncoderConfig) -> Vec<Required> {
             modern_layers(&mut list, modern, hidden);
         }
         EncoderBody::Causal(decoder) => {
-            list.0.extend(inventory::global(decoder));
-            list.0.extend((0..decoder.layers).flat_map(|layer| inventory::layer(decoder, layer)));
+            list.0.extend(decoder.required().map(Required::from));
         }
     }
     if let Some((head, _)) = config.score {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Architecture, ModelConfig};
+use crate::decoder::{Architecture, ModelConfig, UniformConfig};
 use crate::error::CheckpointError;
 use crate::generation::GenerationDefaults;
 use crate::limits;
@@ -37,14 +37,21 @@ pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointErr
     }
     match meta.text(ARCHITECTURE_KEY)? {
         None => Err(meta.missing(ARCHITECTURE_KEY)),
-        Some("llama") => Ok(Architecture::Llama),
-        Some("qwen2") => Ok(Architecture::Qwen2),
-        Some("qwen3") => Ok(Architecture::Qwen3),
-        Some(other) => Err(meta.unsupported(
-            ARCHITECTURE_KEY,
-            &Value::Text(other.to_owned()),
-            "supported are \"llama\", \"qwen2\" and \"qwen3\"",
-        )),
+        Some(name) => Architecture::from_gguf_name(name).ok_or_else(|| {
+            let found = Value::Text(name.to_owned());
+            meta.unsupported(ARCHITECTURE_KEY, &found, &supported())
+        }),
+    }
+}
+
+/// The supported architectures, as messages show them.
+fn supported() -> String {
+    let names: Vec<String> = Architecture::gguf_names().iter().map(|name| format!("\"{name}\"")).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => {
+            format!("supported are {} and {last}", others.join(", "))
+        }
+        _ => format!("supported is {}", names.concat()),
     }
 }
 
@@ -104,7 +111,7 @@ pub(super) fn read(
     }
     let (ffn_key, ffn_range) = (key_of("feed_forward_length"), 1..=limits::MAX_INTERMEDIATE_SIZE);
     let intermediate_size = meta.uniform_count(&ffn_key, ffn_range)?.ok_or_else(|| meta.missing(&ffn_key))?;
-    Ok(ModelConfig {
+    Ok(UniformConfig {
         architecture,
         hidden_size: meta.required_count(&key_of("embedding_length"), 1..=limits::MAX_HIDDEN_SIZE)?,
         layers: layers(meta, architecture)?,
@@ -123,7 +130,8 @@ pub(super) fn read(
         tie_embeddings: found.tied,
         bos: ids.0,
         eos: ids.1,
-    })
+    }
+    .into())
 }
 
 /// Reads sampling defaults, which newer converters copy from `generation_config.json`.

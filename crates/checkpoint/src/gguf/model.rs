@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::{Architecture, CONFIG_FILE};
+use crate::config_file::CONFIG_FILE;
+use crate::decoder::Architecture;
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::limits;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::checkpoint::Checkpoint;
-use crate::config::CONFIG_FILE;
+use crate::config_file::CONFIG_FILE;
 use crate::directory::TOKENIZER_FILE;
 use crate::generation::{GENERATION_FILE, GenerationDefaults};
 use crate::tokenizer_config::{CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG_FILE, TokenizerConfig};

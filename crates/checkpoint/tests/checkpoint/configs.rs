@@ -1,7 +1,8 @@
 //! `config.json`: both spellings, all twenty-one models, and every field that can be false or ask for an unsupported
 //! feature.
 
-use headrace_checkpoint::{Architecture, CheckpointError, ModelConfig, Rope, RopeScaling};
+use headrace_checkpoint::decoder::MixerConfig;
+use headrace_checkpoint::{Architecture, CheckpointError, ModelConfig, Rope, RopeScaling, UniformConfig};
 use serde_json::{Value, json};
 
 use crate::support::{CONFIG, CONFIG_V5, Files, Row, check_refused};
@@ -16,8 +17,13 @@ macro_rules! config_pair {
     };
 }
 
-fn llama() -> ModelConfig {
-    ModelConfig {
+/// The configuration of a model whose layers are all alike.
+fn read(text: &[u8]) -> UniformConfig {
+    ModelConfig::from_json(text).unwrap().uniform.unwrap()
+}
+
+fn llama() -> UniformConfig {
+    UniformConfig {
         architecture: Architecture::Llama,
         hidden_size: 64,
         layers: 2,
@@ -39,8 +45,8 @@ fn llama() -> ModelConfig {
     }
 }
 
-fn qwen3() -> ModelConfig {
-    ModelConfig {
+fn qwen3() -> UniformConfig {
+    UniformConfig {
         architecture: Architecture::Qwen3,
         qk_norm: true,
         head_dim: 32,
@@ -60,15 +66,19 @@ fn both_spellings_of_supported_configurations_mean_the_same() {
         original_max_positions: 64,
     };
     let rows = [
-        (config_pair!("llama-gqa-untied"), ModelConfig { rms_norm_eps: 1e-5, ..llama() }),
-        (config_pair!("llama-mha-f32-sharded"), ModelConfig { kv_heads: 4, ..llama() }),
+        (config_pair!("llama-gqa-untied"), UniformConfig { rms_norm_eps: 1e-5, ..llama() }),
+        (config_pair!("llama-mha-f32-sharded"), UniformConfig { kv_heads: 4, ..llama() }),
         (
             config_pair!("llama-tied-rope3"),
-            ModelConfig { tie_embeddings: true, rope: Rope { theta: 10_000.0, scaling: llama3 }, ..llama() },
+            UniformConfig {
+                tie_embeddings: true,
+                rope: Rope { theta: 10_000.0, scaling: llama3 },
+                ..llama()
+            },
         ),
         (
             config_pair!("qwen2"),
-            ModelConfig {
+            UniformConfig {
                 architecture: Architecture::Qwen2,
                 qk_norm: false,
                 qkv_bias: true,
@@ -80,7 +90,7 @@ fn both_spellings_of_supported_configurations_mean_the_same() {
         (config_pair!("qwen3"), qwen3()),
         (
             config_pair!("qwen3-tied"),
-            ModelConfig {
+            UniformConfig {
                 head_dim: 16,
                 tie_embeddings: true,
                 rope: Rope { theta: 10_000.0, scaling: RopeScaling::None },
@@ -89,8 +99,71 @@ fn both_spellings_of_supported_configurations_mean_the_same() {
         ),
     ];
     for ((name, old, new), expected) in rows {
-        assert_eq!(ModelConfig::from_json(old).unwrap(), expected, "{name}, old spelling");
-        assert_eq!(ModelConfig::from_json(new).unwrap(), expected, "{name}, new spelling");
+        assert_eq!(read(old), expected, "{name}, old spelling");
+        assert_eq!(read(new), expected, "{name}, new spelling");
+    }
+}
+
+#[test]
+fn both_spellings_of_every_family_mean_the_same_layers() {
+    let rows = [
+        (config_pair!("gemma2"), Architecture::Gemma2),
+        (config_pair!("gemma3-text"), Architecture::Gemma3),
+        (config_pair!("gpt-oss"), Architecture::GptOss),
+        (config_pair!("gpt2"), Architecture::Gpt2),
+        (config_pair!("granite"), Architecture::Granite),
+        (config_pair!("mistral-swa"), Architecture::Mistral),
+        (config_pair!("mixtral"), Architecture::Mixtral),
+        (config_pair!("olmo2"), Architecture::Olmo2),
+        (config_pair!("phi3"), Architecture::Phi3),
+        (config_pair!("qwen3-moe"), Architecture::Qwen3Moe),
+    ];
+    for ((name, old, new), architecture) in rows {
+        let [old, new] = [old, new].map(|text| ModelConfig::from_json(text).unwrap());
+        assert_eq!((old.architecture, old.uniform.is_none()), (architecture, true), "{name}");
+        assert_eq!(old, new, "{name}");
+    }
+}
+
+#[test]
+fn layers_have_the_windows_and_rotations_of_their_types() {
+    let (_, text, _) = config_pair!("gemma3-text");
+    let config = ModelConfig::from_json(text).unwrap();
+    let kinds = config.layers.iter().map(|layer| {
+        let MixerConfig::Attention(attention) = &layer.mixer;
+        (attention.window, attention.rotary.map(|rotary| rotary.table))
+    });
+    let window = (Some(8), Some(1));
+    let full = (None, Some(0));
+    assert_eq!(kinds.collect::<Vec<_>>(), [window, window, full, window, window, full]);
+    let thetas: Vec<f64> = config.rotary.iter().map(|rotary| rotary.rope.theta).collect();
+    assert_eq!((thetas, config.embedding.scale), (vec![1e6, 1e4], 48.0_f32.sqrt()));
+}
+
+#[test]
+fn a_field_that_changes_other_architectures_is_refused_by_name() {
+    for (field, value) in [
+        ("attn_logit_softcapping", json!(50.0)),
+        ("num_experts", json!(8)),
+        ("embedding_multiplier", json!(12)),
+        ("kv_lora_rank", json!(512)),
+        ("no_rope_layers", json!([1, 0])),
+        ("logit_scale", json!(0.0625)),
+    ] {
+        let error = Files::good().config(field, value).open().unwrap_err();
+        let CheckpointError::UnsupportedFeature { field: named, .. } = &error else {
+            panic!("{field}: {error}")
+        };
+        assert_eq!(named, field);
+    }
+    for (field, neutral) in [
+        ("attn_logit_softcapping", json!(null)),
+        ("num_experts", json!(0)),
+        ("embedding_multiplier", json!(1.0)),
+        ("no_rope_layers", json!([])),
+        ("use_qk_norm", json!(false)),
+    ] {
+        Files::good().config(field, neutral).open().unwrap_or_else(|error| panic!("{field}: {error}"));
     }
 }
 
@@ -99,17 +172,7 @@ fn unsupported_architectures_are_refused_by_name_with_the_supported_list() {
     let rows = [
         (config_pair!("bert-embed"), "BertModel"),
         (config_pair!("deepseek-v3"), "DeepseekV3ForCausalLM"),
-        (config_pair!("gemma2"), "Gemma2ForCausalLM"),
-        (config_pair!("gemma3-text"), "Gemma3ForCausalLM"),
-        (config_pair!("gpt-oss"), "GptOssForCausalLM"),
-        (config_pair!("gpt2"), "GPT2LMHeadModel"),
-        (config_pair!("granite"), "GraniteForCausalLM"),
-        (config_pair!("mistral-swa"), "MistralForCausalLM"),
-        (config_pair!("mixtral"), "MixtralForCausalLM"),
-        (config_pair!("olmo2"), "Olmo2ForCausalLM"),
-        (config_pair!("phi3"), "Phi3ForCausalLM"),
         (config_pair!("qwen3-embed"), "Qwen3Model"),
-        (config_pair!("qwen3-moe"), "Qwen3MoeForCausalLM"),
         (config_pair!("xlmr-embed"), "XLMRobertaModel"),
     ];
     for ((name, old, new), architecture) in rows {
@@ -139,13 +202,13 @@ fn yarn_is_read_in_both_spellings_with_its_defaults() {
     };
     let (_, old, new) = config_pair!("llama-yarn");
     for text in [old, new] {
-        let scaling = ModelConfig::from_json(text).unwrap().rope.scaling;
+        let scaling = read(text).rope.scaling;
         assert_eq!(scaling, yarn(32.0, true, None, None));
     }
     let full = json!({"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 8,
         "truncate": false, "attention_factor": 1.5, "mscale": 1.0, "mscale_all_dim": 0.5});
     let checkpoint = Files::good().config("rope_scaling", full).open().unwrap();
-    assert_eq!(checkpoint.config().rope.scaling, yarn(8.0, false, Some(1.5), Some((1.0, 0.5))));
+    assert_eq!(checkpoint.config().rotary[0].rope.scaling, yarn(8.0, false, Some(1.5), Some((1.0, 0.5))));
 }
 
 #[test]
@@ -331,7 +394,7 @@ fn defaults_are_those_of_the_architecture() {
     let bare = |architecture: &str| {
         let text = json!({"architectures": [architecture], "hidden_size": 4096, "num_hidden_layers": 2,
             "num_attention_heads": 32, "intermediate_size": 112, "vocab_size": 1024});
-        ModelConfig::from_json(&serde_json::to_vec(&text).unwrap()).unwrap()
+        read(&serde_json::to_vec(&text).unwrap())
     };
     for (name, positions) in
         [("LlamaForCausalLM", 2_048), ("Qwen2ForCausalLM", 32_768), ("Qwen3ForCausalLM", 32_768)]
@@ -371,16 +434,16 @@ fn switches_that_are_not_in_use_are_accepted() {
 
 #[test]
 fn biases_follow_the_architecture() {
-    let read = |architecture: &str, model_type: &str| {
+    let switches = |architecture: &str, model_type: &str| {
         let files = Files::good()
             .config("architectures", json!([architecture]))
             .config("model_type", json!(model_type))
             .config("attention_bias", json!(true))
             .config("mlp_bias", json!(true));
-        let config = ModelConfig::from_json(files.bytes("config.json")).unwrap();
+        let config = read(files.bytes("config.json"));
         (config.qkv_bias, config.o_bias, config.mlp_bias, config.qk_norm)
     };
-    assert_eq!(read("LlamaForCausalLM", "llama"), (true, true, true, false));
-    assert_eq!(read("Qwen2ForCausalLM", "qwen2"), (true, false, false, false));
-    assert_eq!(read("Qwen3ForCausalLM", "qwen3"), (true, true, false, true));
+    assert_eq!(switches("LlamaForCausalLM", "llama"), (true, true, true, false));
+    assert_eq!(switches("Qwen2ForCausalLM", "qwen2"), (true, false, false, false));
+    assert_eq!(switches("Qwen3ForCausalLM", "qwen3"), (true, true, false, true));
 }

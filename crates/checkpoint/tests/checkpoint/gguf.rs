@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::gguf::writer::{Setting, Writer};
 use headrace_checkpoint::gguf::{self, Header, Value};
-use headrace_checkpoint::{Checkpoint, DType, Format, ModelConfig, RopeScaling, Wording};
+use headrace_checkpoint::{Checkpoint, DType, Format, ModelConfig, RopeScaling, UniformConfig, Wording};
 
 /// The path of a directory in the model crate's test data, or of the GGUF file made from it.
 pub(crate) fn model(path: &str) -> PathBuf {
@@ -39,20 +39,23 @@ fn a_gguf_file_holds_the_model_of_its_directory() {
         let directory = Checkpoint::open(&model(name)).unwrap();
         let file = Checkpoint::open(&model(&format!("gguf/{name}.gguf"))).unwrap();
         assert_eq!((directory.format(), file.format()), (Format::Safetensors, Format::Gguf));
-        let mut expected = directory.config().clone();
+        let uniform = |checkpoint: &Checkpoint| checkpoint.config().uniform.clone().unwrap();
+        let mut expected = uniform(&directory);
         // The GGUF file also lists end-of-reply ids that are recognised by their text, and stores Llama 3's scaling as
         // factors.
-        let config = ModelConfig { eos: file.config().eos.clone(), ..expected.clone() };
+        let config = UniformConfig { eos: file.config().eos.clone(), ..expected.clone() };
         assert!(expected.eos.iter().all(|id| file.config().eos.contains(id)), "{name}: {:?}", config.eos);
         assert_eq!(file.generation().eos.as_ref(), Some(&file.config().eos));
         expected = config;
         if scaled {
-            let RopeScaling::Divided { factors } = &file.config().rope.scaling else { panic!("{name}") };
+            let RopeScaling::Divided { factors } = &file.config().rotary[0].rope.scaling else {
+                panic!("{name}")
+            };
             assert_eq!((factors.len(), factors[0]), (8, 1.0));
             assert!(factors.is_sorted() && factors[7] == 8.0, "{factors:?}");
-            expected.rope.scaling = file.config().rope.scaling.clone();
+            expected.rope.scaling = file.config().rotary[0].rope.scaling.clone();
         }
-        assert_eq!(*file.config(), expected, "{name}");
+        assert_eq!(*file.config(), ModelConfig::from(expected), "{name}");
         assert!(file.tensor_names().eq(directory.tensor_names()), "{name}");
         for tensor in directory.tensor_names() {
             let (theirs, ours) = (directory.tensor(tensor).unwrap(), file.tensor(tensor).unwrap());

@@ -235,7 +235,7 @@ fn tensors_that_contradict_the_configuration_are_refused() {
             Files::good()
                 .config("architectures", json!(["LlamaForCausalLM"]))
                 .config("model_type", json!("llama")),
-            &["self_attn.q_norm.weight", "contradicts", "no norm over query and key heads"],
+            &["self_attn.k_norm.weight", "contradicts", "no norm over query and key heads"],
         ),
         (
             "a bias that is not there",

@@ -290,7 +290,8 @@ fn prefill(model: &mut CudaModel, config: &ModelConfig, limits: &Limits) -> Resu
     // The head computes one row per prompt. Attention sees half of all pairs.
     let dense = (read_bytes(model, config) - head) * tokens + head * PROMPTS as f64;
     let pairs = PROMPTS as f64 * (PROMPT_TOKENS * PROMPT_TOKENS) as f64 / 2.0;
-    let attention = 4.0 * pairs * (config.heads * config.head_dim * config.layers) as f64;
+    let queries = config.uniform.as_ref().map_or(0, |of| of.heads * of.head_dim * of.layers);
+    let attention = 4.0 * pairs * queries as f64;
     let rate = (dense + attention) / seconds;
     println!(
         "prefill of {PROMPTS} × {PROMPT_TOKENS}: {:.1} ms, {:.0} TFLOP/s{}, {:.0} tokens/s",

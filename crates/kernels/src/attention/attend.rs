@@ -9,7 +9,7 @@ use headrace_kv_layout::BLOCK_TOKENS;
 use crate::attention::plan::{Item, MAX_ITEM_ROWS, Shape};
 use crate::attention::softmax::{self, Peak, Scales};
 use crate::attention::store::{KvStore, KvType, Layout};
-use crate::attention::{SPLIT, Sees, Span};
+use crate::attention::{SPLIT, Span};
 use crate::shapes::{LANES, group, group_count};
 use crate::simd::Simd;
 use crate::tile_attention::{Bf16, Element, F16, F32, KvTile, Q8, Wide, X_STRIDE};
@@ -43,6 +43,10 @@ pub(crate) struct Job<'a> {
     pub(crate) heads: usize,
     /// Factor applied to the scores.
     pub(crate) scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub(crate) cap: Option<f32>,
+    /// One further score for each query head, which has no value. Empty if there are none.
+    pub(crate) sinks: &'a [f32],
     /// Partial results of items that cover only some splits.
     pub(crate) partials: *mut f32,
 }
@@ -263,11 +267,16 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
     let span = &job.spans[item.span];
     let tiles = group_count(item.rows(), S::ROWS);
     let value_dim = split.layout.value_dim;
-    let scales = T::SCALED.then_some(Scales {
+    let stored = T::SCALED.then_some(Scales {
         blocks: split.blocks,
-        key_offset: split.stored.key_scales,
+        key_offset: Some(split.stored.key_scales),
         value_offset: split.stored.value_scales,
     });
+    // Capped scores have their keys' scales already.
+    let scales = match job.cap {
+        None => stored,
+        Some(_) => stored.map(|scales| Scales { key_offset: None, ..scales }),
+    };
     for tile in 0..tiles {
         let (first, rows) = group(item.rows(), tiles, tile);
         let seen = |row: usize| {
@@ -284,7 +293,13 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
         unsafe {
             let queries = scratch.queries[first * X_STRIDE..].as_ptr();
             score::<S, E>(split, queries, rows, visible(rows - 1), scratch.scores);
-            let near = matches!(span.sees, Sees::Near(_));
+            if let Some(cap) = job.cap {
+                for scores in scratch.scores.chunks_exact_mut(SPLIT).take(rows) {
+                    let keys = visible(rows - 1);
+                    softmax::cap::<S>(scores, keys, cap * std::f32::consts::LOG2_E, stored);
+                }
+            }
+            let near = span.sees.skips_first_keys();
             for (row, now) in now.iter_mut().enumerate().take(rows) {
                 let scores = &mut scratch.scores[row * SPLIT..(row + 1) * SPLIT];
                 if near {
@@ -535,9 +550,12 @@ unsafe fn finish<S: Simd>(
     for (row, merged) in merged.chunks_exact_mut(value_dim).enumerate().take(item.rows()) {
         let out_row = span.out_row + item.first + row / item.heads;
         let head = item.head + row % item.heads;
-        let sum = peaks[row].map_or(1.0, |peak| peak.sum);
+        let mut sum = peaks[row].map_or(1.0, |peak| peak.sum);
         // SAFETY: the output has this row and head, and they belong to the item.
         unsafe {
+            if let (Some(&sink), Some(peak)) = (job.sinks.get(head), peaks[row]) {
+                sum = softmax::with_sink::<S>(merged, peak, sink * std::f32::consts::LOG2_E);
+            }
             for chunk in merged.as_chunks_mut::<LANES>().0 {
                 S::store(chunk.as_mut_ptr(), S::div(S::load(chunk.as_ptr()), S::splat(sum)));
             }

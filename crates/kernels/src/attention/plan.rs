@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::attention::{SPLIT, Sees, Span};
+use crate::attention::{SPLIT, Span};
 
 /// Most rows (queries × query heads) in an item.
 pub(crate) const MAX_ITEM_ROWS: usize = 96;
@@ -124,7 +124,7 @@ impl Plan {
                     // Long prompts have enough rows to share out. Their partial results are not worth the memory.
                     let few = span.count.saturating_mul(per_kv) <= MAX_ITEM_ROWS;
                     let cost = whole.rows().saturating_mul(keys.len());
-                    let from_all = !matches!(span.sees, Sees::Near(_));
+                    let from_all = !span.sees.skips_first_keys();
                     if shape.threads > 1 && few && from_all && cost > bound && whole.to > 1 {
                         self.cut_keys(whole, cost.div_ceil(bound), shape.value_dim);
                     } else {
@@ -150,6 +150,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attention::Sees;
 
     #[test]
     fn items_cover_every_query_head_and_split_once_however_they_are_cut() {

@@ -45,7 +45,8 @@ pub(crate) struct Peak {
 pub(crate) struct Scales<'a> {
     /// The blocks of the split.
     pub(crate) blocks: &'a [*const u8],
-    pub(crate) key_offset: usize,
+    /// `None` if the scores have their keys' scales already.
+    pub(crate) key_offset: Option<usize>,
     pub(crate) value_offset: usize,
 }
 
@@ -58,8 +59,9 @@ pub(crate) struct Scales<'a> {
 #[inline(always)]
 pub(crate) unsafe fn weights<S: Simd>(scores: &mut [f32], keys: usize, scales: Option<Scales<'_>>) -> Peak {
     let padded = keys.next_multiple_of(LANES);
-    let scale = |chunk: usize, offset: fn(&Scales<'_>) -> usize| {
-        scales.map(|scales| scales.blocks[chunk].wrapping_add(offset(&scales)).cast::<f32>())
+    let scale = |chunk: usize, offset: fn(&Scales<'_>) -> Option<usize>| {
+        let scales = scales.as_ref()?;
+        Some(scales.blocks[chunk].wrapping_add(offset(scales)?).cast::<f32>())
     };
     // SAFETY: the caller's contract; every load and store is of a whole chunk, or of a block's 16 scales.
     unsafe {
@@ -83,13 +85,57 @@ pub(crate) unsafe fn weights<S: Simd>(scores: &mut [f32], keys: usize, scales: O
         for (at, chunk) in chunks.iter_mut().enumerate() {
             let weight = exp2::<S>(S::sub(S::load(chunk.as_ptr()), shift));
             sums = S::add(sums, weight);
-            let left = match scale(at, |scales| scales.value_offset) {
+            let left = match scale(at, |scales| Some(scales.value_offset)) {
                 Some(by) => S::mul(weight, S::load(by)),
                 None => weight,
             };
             S::store(chunk.as_mut_ptr(), left);
         }
         Peak { max, sum: simd::sum::<S>(sums) }
+    }
+}
+
+/// Caps the first `keys` scores of a row: `cap · tanh(score / cap)`. With scales, each score is first multiplied by its
+/// key's scale. Scores and cap are in units of log₂.
+///
+/// # Safety
+/// As for [`weights`].
+#[inline(always)]
+pub(crate) unsafe fn cap<S: Simd>(scores: &mut [f32], keys: usize, cap: f32, scales: Option<Scales<'_>>) {
+    let chunks = scores[..keys.next_multiple_of(LANES)].as_chunks_mut::<LANES>().0;
+    for (at, chunk) in chunks.iter_mut().enumerate() {
+        let scale =
+            scales.and_then(|scales| Some(scales.blocks[at].wrapping_add(scales.key_offset?).cast::<f32>()));
+        // SAFETY: the caller's contract; every load and store is of a whole chunk, or of a block's 16 scales.
+        unsafe {
+            let mut x = S::load(chunk.as_ptr());
+            if let Some(scale) = scale {
+                x = S::mul(x, S::load(scale));
+            }
+            // tanh(y) = 2·σ(2y) − 1.
+            let twice = S::mul(S::div(x, S::splat(cap)), S::splat(-2.0));
+            let sigmoid = S::div(S::splat(2.0), S::add(S::splat(1.0), simd::exp::<S>(twice)));
+            S::store(chunk.as_mut_ptr(), S::mul(S::sub(sigmoid, S::splat(1.0)), S::splat(cap)));
+        }
+    }
+}
+
+/// Adds a score without a value to a row: rescales the weighted values if the score is the largest, and returns the sum
+/// to divide by.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn with_sink<S: Simd>(merged: &mut [f32], peak: Peak, sink: f32) -> f32 {
+    let max = if sink > peak.max { sink } else { peak.max };
+    // SAFETY: the caller's contract; every load and store is of a whole chunk.
+    unsafe {
+        let old = exp2::<S>(S::splat(peak.max - max));
+        for chunk in merged.as_chunks_mut::<LANES>().0 {
+            S::store(chunk.as_mut_ptr(), S::mul(S::load(chunk.as_ptr()), old));
+        }
+        let sum = S::fma(S::splat(peak.sum), old, exp2::<S>(S::splat(sink - max)));
+        simd::lanes::<S>(sum)[0]
     }
 }
 

@@ -11,6 +11,8 @@ pub(crate) const SPLIT: usize = 256;
 pub enum Sees {
     /// The keys up to the query's own position, as in a decoder.
     Before,
+    /// The keys up to the query's own position, and of those the last ones, as many as this says. At least 1.
+    Window(usize),
     /// All keys of the sequence, as in an encoder. The sequence ends with the span's last query.
     All,
     /// The keys of the sequence that are at most this many positions away, on either side.
@@ -34,6 +36,13 @@ pub struct Span<'a> {
     pub sees: Sees,
 }
 
+impl Sees {
+    /// Whether a query may skip keys at the start of its sequence.
+    pub(crate) fn skips_first_keys(self) -> bool {
+        matches!(self, Sees::Window(_) | Sees::Near(_))
+    }
+}
+
 impl Span<'_> {
     /// Returns the positions that query `query` of the span sees. From one query to the next, neither end decreases.
     #[inline(always)]
@@ -41,6 +50,7 @@ impl Span<'_> {
         let (position, all) = (self.start + query, self.start + self.count);
         match self.sees {
             Sees::Before => 0..position + 1,
+            Sees::Window(keys) => (position + 1).saturating_sub(keys)..position + 1,
             Sees::All => 0..all,
             Sees::Near(reach) => {
                 position.saturating_sub(reach)..position.saturating_add(reach).saturating_add(1).min(all)

@@ -26,6 +26,10 @@ pub struct Queries<'a> {
     pub heads: usize,
     /// Factor applied to the scores.
     pub scale: f32,
+    /// Scores become `cap · tanh(score / cap)`, before the mask.
+    pub cap: Option<f32>,
+    /// One further score for each query head that takes part in the softmax without a value. Empty if there are none.
+    pub sinks: &'a [f32],
 }
 
 impl Kernels {
@@ -111,6 +115,8 @@ impl Kernels {
             out: outputs.get(),
             heads: queries.heads,
             scale: queries.scale,
+            cap: queries.cap,
+            sinks: queries.sinks,
             partials: partials.get(),
         };
         // SAFETY: each worker has its own piece of scratch and runs one task at a time.
@@ -152,7 +158,12 @@ fn check(
 ) -> Result<(), KernelError> {
     let KvShape { layers, kv_heads, head_dim } = store.shape();
     let width = queries.heads.saturating_mul(head_dim);
-    if layer >= layers || kv_heads == 0 || !queries.heads.is_multiple_of(kv_heads) || width > queries.stride {
+    if layer >= layers
+        || kv_heads == 0
+        || !queries.heads.is_multiple_of(kv_heads)
+        || width > queries.stride
+        || !(queries.sinks.is_empty() || queries.sinks.len() == queries.heads)
+    {
         return Err(KernelError::shape(format!("attention of {} heads in layer {layer}", queries.heads)));
     }
     let mut next = 0;

@@ -7,7 +7,7 @@ use crate::error::KernelError;
 use crate::kernels::Kernels;
 use crate::matrix::Matrix;
 use crate::memory::Shared;
-use crate::rows::HeadRow;
+use crate::rows::{HeadRow, RowNorm};
 use crate::shapes::cut_rows;
 
 /// The query and key heads at the start of each row, and the norms to apply to them.
@@ -29,10 +29,21 @@ pub struct HeadRows<'a> {
     pub eps: f32,
 }
 
-/// Cosines and sines of the rotary angles, `[position][head_dim / 2]` each.
+/// The heads of a row that an operation works on.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadColumns {
+    /// The first element.
+    pub first: usize,
+    /// Number of heads.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+}
+
+/// Cosines and sines of the rotary angles, `[position][half]` each. The default table rotates nothing.
 #[derive(Default)]
 pub struct RopeTable {
-    /// Half of `head_dim`.
+    /// Half of the rotated elements, which are the first of a head.
     pub half: usize,
     /// The cosines.
     pub cos: Vec<f32>,
@@ -134,7 +145,28 @@ impl Kernels {
         })
     }
 
-    /// Normalizes the query and key heads of each row if `shape` has norms, then rotates them by the row's position.
+    /// `out = (up + 1) · gate · σ(slope · gate)`, with gates of at most `limit` and ups within plus and minus `limit`. Each
+    /// row of `both` has `width` gates, then `width` ups.
+    pub fn clamped_gated(
+        &mut self,
+        both: &[f32],
+        width: usize,
+        (limit, slope): (f32, f32),
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if width == 0 || both.len() != out.len() * 2 || !out.len().is_multiple_of(width) {
+            let (both, out) = (both.len(), out.len());
+            return Err(KernelError::shape(format!("clamped gates of {both} into {out} by {width}")));
+        }
+        let isa = self.isa;
+        self.each_row(out.len() / width, width, out, |row, out| {
+            let (gates, ups) = both[2 * row * width..2 * (row + 1) * width].split_at(width);
+            dispatch!(isa, clamped_gated(gates, ups, (limit, slope), out));
+        })
+    }
+
+    /// Normalizes the query and key heads of each row if `shape` has norms, then rotates their first `2 · table.half`
+    /// elements by the row's position.
     pub fn rope(
         &mut self,
         rows: &mut [f32],
@@ -146,7 +178,7 @@ impl Kernels {
         let used = heads.checked_add(kv_heads).and_then(|all| all.checked_mul(head_dim));
         let fits = positions.len().checked_mul(stride) == Some(rows.len())
             && used.is_some_and(|used| used <= stride)
-            && table.half * 2 == head_dim
+            && table.half * 2 <= head_dim
             && positions.iter().all(|&position| table.at(position).is_some())
             && [query_norm, key_norm].iter().flatten().all(|norm| norm.len() == head_dim);
         if !fits {
@@ -166,6 +198,103 @@ impl Kernels {
             for head in rest.chunks_exact_mut(head_dim).take(kv_heads) {
                 dispatch!(isa, rope_head(head, &HeadRow { norm: key_norm, eps, cos, sin }));
             }
+        })
+    }
+
+    /// Normalizes heads of each row in place. A row has `stride` elements; `columns.heads` heads of `columns.head_dim`
+    /// elements begin at `columns.first`. `weight` holds the factors of one head, which all heads share, or those of all
+    /// heads.
+    pub fn norm_heads(
+        &mut self,
+        rows: &mut [f32],
+        stride: usize,
+        columns: HeadColumns,
+        (kind, weight, eps): (RowNorm, &[f32], f32),
+    ) -> Result<(), KernelError> {
+        let HeadColumns { first, heads, head_dim } = columns;
+        let width = heads.saturating_mul(head_dim);
+        let fits = stride > 0
+            && head_dim > 0
+            && rows.len().is_multiple_of(stride)
+            && first.checked_add(width).is_some_and(|end| end <= stride)
+            && (weight.len() == head_dim || weight.len() == width);
+        if !fits {
+            let found = weight.len();
+            return Err(KernelError::shape(format!(
+                "norm of {heads} heads of {head_dim} by {found} factors"
+            )));
+        }
+        let isa = self.isa;
+        self.each_row(rows.len() / stride, stride, rows, |_, row| {
+            let heads = row[first..first + width].chunks_exact_mut(head_dim);
+            for (head, weight) in heads.zip(weight.chunks_exact(head_dim).cycle()) {
+                dispatch!(isa, norm_in_place(kind, head, weight, eps));
+            }
+        })
+    }
+
+    /// Multiplies every element by `factor`, and caps it: `cap · tanh(x / cap)`. A row has `width` elements.
+    pub fn scale_and_cap(
+        &mut self,
+        x: &mut [f32],
+        width: usize,
+        factor: f32,
+        cap: Option<f32>,
+    ) -> Result<(), KernelError> {
+        if width == 0 || !x.len().is_multiple_of(width) {
+            return Err(KernelError::shape(format!("scaling of {} by {width}", x.len())));
+        }
+        let isa = self.isa;
+        self.each_row(x.len() / width, width, x, |_, row| dispatch!(isa, scale_and_cap(row, factor, cap)))
+    }
+
+    /// `out = out + factor · x`, element by element. A row has `width` elements.
+    pub fn add_scaled(
+        &mut self,
+        x: &[f32],
+        width: usize,
+        factor: f32,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        if width == 0 || x.len() != out.len() || !x.len().is_multiple_of(width) {
+            return Err(KernelError::shape(format!("sum of {} and {} by {width}", x.len(), out.len())));
+        }
+        self.each_row(x.len() / width, width, out, |row, out| {
+            for (out, &x) in out.iter_mut().zip(&x[row * width..(row + 1) * width]) {
+                *out += factor * x;
+            }
+        })
+    }
+
+    /// Multiplies the first `used` elements of each row by the row's factor. A row has `stride` elements.
+    pub fn scale_rows(
+        &mut self,
+        rows: &mut [f32],
+        stride: usize,
+        used: usize,
+        factors: &[f32],
+    ) -> Result<(), KernelError> {
+        if stride == 0 || used > stride || factors.len().checked_mul(stride) != Some(rows.len()) {
+            return Err(KernelError::shape(format!("scaling of {used} of {stride} in {}", rows.len())));
+        }
+        self.each_row(factors.len(), stride, rows, |at, row| {
+            row[..used].iter_mut().for_each(|x| *x *= factors[at]);
+        })
+    }
+
+    /// Clamps the first `used` elements of each row to `-limit..=limit`. A row has `stride` elements.
+    pub fn clamp(
+        &mut self,
+        rows: &mut [f32],
+        stride: usize,
+        used: usize,
+        limit: f32,
+    ) -> Result<(), KernelError> {
+        if stride == 0 || used > stride || !rows.len().is_multiple_of(stride) {
+            return Err(KernelError::shape(format!("clamp of {used} of {stride} in {}", rows.len())));
+        }
+        self.each_row(rows.len() / stride, stride, rows, |_, row| {
+            row[..used].iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
         })
     }
 

@@ -5,7 +5,7 @@ use headrace_kernels::attention::{KvStore, Span};
 use headrace_kernels::{KernelError, Kernels, Queries};
 
 use super::rows::Rows;
-use crate::model::room;
+use crate::scratch::room;
 
 /// Kernels and memory with which the layers compute.
 pub(crate) struct Work {
@@ -74,7 +74,7 @@ impl Work {
         let qkv = room(&mut scratch.qkv, count * 3 * width);
         kernels.store_kv(kv, 0, qkv, width, &rows.slots)?;
         let scale = 1.0 / (head_dim as f32).sqrt();
-        let queries = Queries { rows: qkv, stride: 3 * width, heads, scale };
+        let queries = Queries { rows: qkv, stride: 3 * width, heads, scale, cap: None, sinks: &[] };
         kernels.attention(kv, 0, queries, spans, room(&mut scratch.attended, count * width))
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use headrace_checkpoint::{
-    BertConfig, EncoderBody, EncoderCheckpoint, EncoderConfig, HiddenAct, ModelConfig, ModernBertConfig,
-    Pooling, ScoreActivation, ScoreHead,
+    BertConfig, EncoderBody, EncoderCheckpoint, EncoderConfig, HiddenAct, ModernBertConfig, Pooling,
+    ScoreActivation, ScoreHead,
 };
 use headrace_kernels::attention::{KvShape, KvStore, KvType};
 use headrace_kernels::encode::EncodeShape;
@@ -23,6 +23,7 @@ use super::rows::Rows;
 use super::{Body, Encoder};
 use crate::batch;
 use crate::error::ModelError;
+use crate::memory::{self, KeptLayers, KvStores};
 use crate::model::Core;
 use crate::quantize::Role;
 use crate::rope;
@@ -77,12 +78,15 @@ impl Encoder {
         }
         let (config, modules) = (checkpoint.config(), checkpoint.modules());
         let (max_tokens, hidden) = (checkpoint.max_tokens(), config.hidden_size);
-        let block_bytes = KvType::F32.block_bytes(kv_shape(config));
+        let block_bytes = match &config.body {
+            EncoderBody::Causal(own) => memory::block_bytes(own, KvType::F32, KeptLayers::One),
+            EncoderBody::Bert(own) => KvType::F32.block_bytes(kv_shape(own.heads, hidden)),
+            EncoderBody::Modern(own) => KvType::F32.block_bytes(kv_shape(own.heads, hidden)),
+        };
         let group = KvGroup::holding(options.batch_tokens.max(max_tokens), block_bytes);
         let layout = KvLayout::single(group);
         let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
         let numerics = kernels.numerics(KvType::F32);
-        let kv = KvStore::new(kv_shape(config), KvType::F32, group.block_count)?;
         let total = checkpoint.weight_bytes();
         let mut loader = Loader {
             tensors: checkpoint,
@@ -104,11 +108,13 @@ impl Encoder {
         let (body, bytes) = match &config.body {
             EncoderBody::Bert(own) => {
                 let bert = load_bert(&mut loader, own, config)?;
+                let kv = KvStore::new(kv_shape(own.heads, hidden), KvType::F32, group.block_count)?;
                 let bytes = bert.bytes();
                 (Body::Bert(bert, Work { kernels, kv, scratch: Scratch::default() }), bytes)
             }
             EncoderBody::Modern(own) => {
                 let modern = load_modern(&mut loader, own, config, max_tokens)?;
+                let kv = KvStore::new(kv_shape(own.heads, hidden), KvType::F32, group.block_count)?;
                 let bytes = modern.bytes();
                 (Body::Modern(modern, Work { kernels, kv, scratch: Scratch::default() }), bytes)
             }
@@ -121,8 +127,9 @@ impl Encoder {
                     kv: layout,
                     weight_bytes: bytes,
                 };
-                let rope = rope::table(&own.rope, own.head_dim, max_tokens);
-                let core = Core { kernels, weights, kv, rope, scratch: Default::default() };
+                let kv = KvStores::new(own, KvType::F32, group.block_count, KeptLayers::One)?;
+                let tables = rope::tables(own, max_tokens);
+                let core = Core { kernels, weights, kv, tables, scratch: Default::default() };
                 let rows = batch::Rows::default();
                 (Body::Causal(Box::new(Causal { config: own.clone(), shape, core, rows })), bytes)
             }
@@ -140,15 +147,9 @@ impl Encoder {
     }
 }
 
-/// Shape of the keys and values of one layer.
-fn kv_shape(config: &EncoderConfig) -> KvShape {
-    let (kv_heads, head_dim) = match &config.body {
-        EncoderBody::Bert(BertConfig { heads, .. }) | EncoderBody::Modern(ModernBertConfig { heads, .. }) => {
-            (*heads, config.hidden_size / (*heads).max(1))
-        }
-        EncoderBody::Causal(ModelConfig { kv_heads, head_dim, .. }) => (*kv_heads, *head_dim),
-    };
-    KvShape { layers: 1, kv_heads, head_dim }
+/// Shape of the keys and values of one layer, whose heads divide the hidden size.
+fn kv_shape(heads: usize, hidden: usize) -> KvShape {
+    KvShape { layers: 1, kv_heads: heads, head_dim: hidden / heads.max(1) }
 }
 
 fn activation(act: HiddenAct) -> Activation {

@@ -8,7 +8,7 @@ use headrace_kernels::{Activation, HeadRows, KernelError, RopeTable, Write};
 
 use super::layers::{Norm, Work};
 use super::rows::Rows;
-use crate::model::room;
+use crate::scratch::room;
 
 /// The weights.
 pub(crate) struct Modern {

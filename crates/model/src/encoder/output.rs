@@ -9,7 +9,7 @@ use headrace_kernels::matrix::Matrix;
 use headrace_kernels::{Activation, KernelError, Kernels, Write, math};
 
 use super::layers::Norm;
-use crate::model::room;
+use crate::scratch::room;
 
 /// Vectors are divided by at least this length, like in torch's `normalize`.
 const LEAST_LENGTH: f64 = 1e-12;

@@ -14,6 +14,7 @@ use headrace_quant::BlockType;
 use headrace_terminal::output;
 use serde_json::{Value, json};
 
+use super::layers::LayerFacts;
 use crate::machine;
 use crate::models::{RESERVE_BYTES, open_checkpoint, words_of};
 
@@ -99,16 +100,14 @@ impl<'a> CheckpointFacts<'a> {
 
     fn text(&self, path: &Path) -> String {
         let config = self.checkpoint.config();
+        let layers = LayerFacts::of(config);
         let mut lines: Vec<(&str, String)> = vec![
             ("format", self.format()),
             ("architecture", config.architecture.hf_name().to_owned()),
             ("parameters", count(self.parameters())),
-            ("layers", config.layers.to_string()),
-            ("hidden", format!("{}, MLP {}", config.hidden_size, config.intermediate_size)),
-            (
-                "heads",
-                format!("{} of {}, keys and values {}", config.heads, config.head_dim, config.kv_heads),
-            ),
+            ("layers", config.layers.len().to_string()),
+            ("hidden", format!("{}, MLP {}", config.hidden_size, layers.inner())),
+            ("heads", layers.heads()),
             ("context", format!("{} tokens", config.max_positions)),
             ("rope", rope(config)),
             ("switches", switches(config)),
@@ -178,6 +177,7 @@ impl<'a> CheckpointFacts<'a> {
 
     fn json(&self, path: Option<&Path>) -> Value {
         let config = self.checkpoint.config();
+        let layers = LayerFacts::of(config);
         let types = self.types.iter().map(|(kind, (tensors, weights, size))| {
             json!({"type": kind, "tensors": tensors, "weights": weights, "bytes": size})
         });
@@ -193,14 +193,15 @@ impl<'a> CheckpointFacts<'a> {
             "architecture": config.architecture.hf_name(),
             "parameters": self.parameters(),
             "hidden_size": config.hidden_size,
-            "intermediate_size": config.intermediate_size,
-            "layers": config.layers,
-            "heads": config.heads,
-            "kv_heads": config.kv_heads,
-            "head_dim": config.head_dim,
+            "intermediate_size": layers.first_inner(),
+            "layers": config.layers.len(),
+            "heads": layers.first_attention(|attention| attention.heads),
+            "kv_heads": layers.first_attention(|attention| attention.kv_heads),
+            "head_dim": layers.first_attention(|attention| attention.head_dim),
+            "attention": layers.json(),
             "context_length": config.max_positions,
             "rope": rope(config),
-            "tied_embeddings": config.tie_embeddings,
+            "tied_embeddings": config.is_tied(),
             "tensor_types": types.collect::<Vec<_>>(),
             "tokenizer": {
                 "kind": self.tokenizer_kind, "tokens": self.words.tokenizer.vocab_size(), "embedding_rows": config.vocab_size,
@@ -238,26 +239,32 @@ pub(super) fn tokenizer_kind(json: &[u8]) -> String {
 }
 
 fn rope(config: &ModelConfig) -> String {
-    let scaling = match &config.rope.scaling {
-        RopeScaling::None => "not scaled".to_owned(),
-        RopeScaling::Linear { factor } => format!("linear, {factor}×"),
-        RopeScaling::Llama3 { factor, .. } => format!("Llama 3, {factor}×"),
-        RopeScaling::Yarn { factor, .. } => format!("YaRN, {factor}×"),
-        RopeScaling::Divided { .. } => "a factor for each pair".to_owned(),
-    };
-    format!("base {}, {scaling}", config.rope.theta)
+    let each = config.rotary.iter().map(|rotary| {
+        let scaling = match &rotary.rope.scaling {
+            RopeScaling::None => "not scaled".to_owned(),
+            RopeScaling::Linear { factor } => format!("linear, {factor}×"),
+            RopeScaling::Llama3 { factor, .. } => format!("Llama 3, {factor}×"),
+            RopeScaling::Yarn { factor, .. } => format!("YaRN, {factor}×"),
+            RopeScaling::Divided { .. } => "a factor for each pair".to_owned(),
+        };
+        format!("base {}, {scaling}", rotary.rope.theta)
+    });
+    let each: Vec<String> = each.collect();
+    if each.is_empty() { "none".to_owned() } else { each.join("; ") }
 }
 
 fn switches(config: &ModelConfig) -> String {
-    let biases = config.qkv_bias && config.architecture != Architecture::Qwen2;
-    let all = [
-        (config.tie_embeddings, "tied embeddings"),
-        (!config.tie_embeddings, "an output projection of its own"),
-        (config.qk_norm, "normalized queries and keys"),
-        (config.architecture == Architecture::Qwen2, "biases on queries, keys and values"),
-        (biases, "biases on attention"),
-        (config.mlp_bias, "biases on the MLP"),
-    ];
+    let mut all =
+        vec![(config.is_tied(), "tied embeddings"), (!config.is_tied(), "an output projection of its own")];
+    if let Some(uniform) = &config.uniform {
+        let is_qwen2 = uniform.architecture == Architecture::Qwen2;
+        all.extend([
+            (uniform.qk_norm, "normalized queries and keys"),
+            (is_qwen2, "biases on queries, keys and values"),
+            (uniform.qkv_bias && !is_qwen2, "biases on attention"),
+            (uniform.mlp_bias, "biases on the MLP"),
+        ]);
+    }
     all.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 

@@ -7,6 +7,7 @@ use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ScoreActivation};
 use serde_json::{Value, json};
 
 use super::decoder::{bytes, count, tokenizer_kind};
+use super::layers::LayerFacts;
 use crate::encoders::{makes, open};
 use crate::machine;
 
@@ -24,7 +25,10 @@ pub(super) fn to_text(path: &Path) -> Result<String, String> {
     let (layers, heads) = match &config.body {
         EncoderBody::Bert(bert) => (bert.layers, bert.heads),
         EncoderBody::Modern(modern) => (modern.global.len(), modern.heads),
-        EncoderBody::Causal(decoder) => (decoder.layers, decoder.heads),
+        EncoderBody::Causal(decoder) => {
+            let heads = LayerFacts::of(decoder).first_attention(|attention| attention.heads);
+            (decoder.layers.len(), heads.unwrap_or(0))
+        }
     };
     let said = if modules.given { "as modules.json says" } else { "no modules.json: the usual" };
     let length = if modules.normalize { "brought to length 1" } else { "as they come" };

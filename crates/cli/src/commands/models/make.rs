@@ -109,7 +109,8 @@ fn write_gguf(args: &MakeArgs, plan: &CheckpointPlan, words: &VocabularyPlan) ->
     let (unfinished, file) = UnfinishedFile::create(&args.out)?;
     let failed = |error: WriteError| unfinished.failed(&error);
     let mut body = writer.begin(file).map_err(failed)?;
-    let interleaved = (plan.config.architecture == Architecture::Llama).then_some(plan.config.head_dim);
+    let head_dim = plan.config.uniform.as_ref().map_or(0, |uniform| uniform.head_dim);
+    let interleaved = (plan.config.architecture == Architecture::Llama).then_some(head_dim);
     let mut maker = TensorMaker::new(args.seed, plan, interleaved, &format!("making {}", args.out.display()));
     for tensor in &plan.tensors {
         body.tensor(&maker.bytes(tensor)?).map_err(failed)?;
@@ -121,6 +122,12 @@ fn write_gguf(args: &MakeArgs, plan: &CheckpointPlan, words: &VocabularyPlan) ->
 
 /// Writes the metadata of a GGUF file.
 fn describe(writer: &mut Writer, args: &MakeArgs, config: &ModelConfig) -> Result<(), String> {
+    let Some(config) = &config.uniform else {
+        let name = config.architecture.hf_name();
+        return Err(format!(
+            "{name} is made as --format safetensors only; GGUF files are made of Llama, Qwen2 and Qwen3"
+        ));
+    };
     if config.rope.scaling != RopeScaling::None {
         return Err("a GGUF file is made without RoPE scaling; remove it from the configuration".to_owned());
     }

@@ -1,0 +1,236 @@
+//! The names of the decoder architectures in the formats that checkpoints come in.
+
+/// A decoder architecture that this project can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// `LlamaForCausalLM`: RMSNorm, RoPE, grouped-query attention, SwiGLU.
+    Llama,
+    /// `Qwen2ForCausalLM`: like Llama, with biases on the query, key and value projections.
+    Qwen2,
+    /// `Qwen3ForCausalLM`: like Llama, with RMSNorm over each query and key head.
+    Qwen3,
+    /// `SmolLM3ForCausalLM`: like Llama, without rotation in every fourth layer.
+    SmolLm3,
+    /// `GemmaForCausalLM`.
+    Gemma,
+    /// `Gemma2ForCausalLM`.
+    Gemma2,
+    /// `Gemma3ForCausalLM`, also within `Gemma3ForConditionalGeneration`.
+    Gemma3,
+    /// `MistralForCausalLM`, also within `Mistral3ForConditionalGeneration`.
+    Mistral,
+    /// `Ministral3ForCausalLM`, also within `Mistral3ForConditionalGeneration`.
+    Ministral3,
+    /// `GraniteForCausalLM`.
+    Granite,
+    /// `Olmo2ForCausalLM`.
+    Olmo2,
+    /// `Olmo3ForCausalLM`.
+    Olmo3,
+    /// `Phi3ForCausalLM`, also of Phi-4.
+    Phi3,
+    /// `PhiForCausalLM`: Phi-1 and Phi-2.
+    Phi,
+    /// `GPT2LMHeadModel`.
+    Gpt2,
+    /// `GPTNeoXForCausalLM`.
+    GptNeoX,
+    /// `Starcoder2ForCausalLM`.
+    StarCoder2,
+    /// `CohereForCausalLM`.
+    Cohere,
+    /// `Cohere2ForCausalLM`.
+    Cohere2,
+    /// `StableLmForCausalLM`.
+    StableLm,
+    /// `NemotronForCausalLM`.
+    Nemotron,
+    /// `Glm4ForCausalLM`.
+    Glm4,
+    /// `MixtralForCausalLM`.
+    Mixtral,
+    /// `Qwen2MoeForCausalLM`.
+    Qwen2Moe,
+    /// `Qwen3MoeForCausalLM`.
+    Qwen3Moe,
+    /// `OlmoeForCausalLM`.
+    OlMoe,
+    /// `GptOssForCausalLM`.
+    GptOss,
+    /// `GraniteMoeForCausalLM`.
+    GraniteMoe,
+}
+
+/// The names and defaults of an architecture.
+struct ArchitectureNames {
+    architecture: Architecture,
+    /// The class in `architectures` of `config.json`.
+    class: &'static str,
+    /// `model_type` of `config.json`.
+    model_type: &'static str,
+    /// `general.architecture` of a GGUF file.
+    gguf: &'static str,
+    /// `max_position_embeddings` if a configuration gives none.
+    positions: usize,
+    /// Well-known checkpoints, for people.
+    checkpoints: &'static str,
+}
+
+impl ArchitectureNames {
+    const fn of(self, checkpoints: &'static str) -> Self {
+        Self { checkpoints, ..self }
+    }
+}
+
+const ALL: &[ArchitectureNames] = &[
+    named(Architecture::Llama, "LlamaForCausalLM", "llama", "llama", 2_048)
+        .of("Llama 2 to 3.3, TinyLlama, Yi, R1 distillations to Llama"),
+    named(Architecture::Qwen2, "Qwen2ForCausalLM", "qwen2", "qwen2", 32_768)
+        .of("Qwen2, Qwen2.5, QwQ, R1 distillations to Qwen"),
+    named(Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3", "qwen3", 32_768).of("Qwen3 0.6B to 32B"),
+    named(Architecture::SmolLm3, "SmolLM3ForCausalLM", "smollm3", "smollm3", 32_768).of("SmolLM3"),
+    named(Architecture::Gemma, "GemmaForCausalLM", "gemma", "gemma", 8_192).of("Gemma 1"),
+    named(Architecture::Gemma2, "Gemma2ForCausalLM", "gemma2", "gemma2", 8_192).of("Gemma 2"),
+    named(Architecture::Gemma3, "Gemma3ForCausalLM", "gemma3_text", "gemma3", 131_072)
+        .of("Gemma 3 (text, also of files with a vision part)"),
+    named(Architecture::Mistral, "MistralForCausalLM", "mistral", "llama", 131_072)
+        .of("Mistral 7B, Nemo, Small (text, also of files with a vision part)"),
+    named(Architecture::Ministral3, "Ministral3ForCausalLM", "ministral3", "mistral3", 131_072)
+        .of("Ministral 3 (text, also of files with a vision part)"),
+    named(Architecture::Granite, "GraniteForCausalLM", "granite", "granite", 2_048)
+        .of("Granite 3, Granite 4 dense"),
+    named(Architecture::Olmo2, "Olmo2ForCausalLM", "olmo2", "olmo2", 2_048).of("OLMo 2"),
+    named(Architecture::Olmo3, "Olmo3ForCausalLM", "olmo3", "olmo2", 65_536).of("OLMo 3"),
+    named(Architecture::Phi3, "Phi3ForCausalLM", "phi3", "phi3", 4_096).of("Phi-3, Phi-4 (without longrope)"),
+    named(Architecture::Phi, "PhiForCausalLM", "phi", "phi2", 2_048).of("Phi-1.5, Phi-2"),
+    named(Architecture::Gpt2, "GPT2LMHeadModel", "gpt2", "gpt2", 1_024).of("GPT-2"),
+    named(Architecture::GptNeoX, "GPTNeoXForCausalLM", "gpt_neox", "gptneox", 2_048).of("Pythia, GPT-NeoX"),
+    named(Architecture::StarCoder2, "Starcoder2ForCausalLM", "starcoder2", "starcoder2", 4_096)
+        .of("StarCoder 2"),
+    named(Architecture::Cohere, "CohereForCausalLM", "cohere", "command-r", 8_192).of("Command R"),
+    named(Architecture::Cohere2, "Cohere2ForCausalLM", "cohere2", "cohere2", 8_192)
+        .of("Command R7B, Command A"),
+    named(Architecture::StableLm, "StableLmForCausalLM", "stablelm", "stablelm", 4_096).of("StableLM 2"),
+    named(Architecture::Nemotron, "NemotronForCausalLM", "nemotron", "nemotron", 4_096)
+        .of("Nemotron 4, Minitron"),
+    named(Architecture::Glm4, "Glm4ForCausalLM", "glm4", "glm4", 131_072).of("GLM-4 0414"),
+    named(Architecture::Mixtral, "MixtralForCausalLM", "mixtral", "llama", 131_072).of("Mixtral 8x7B, 8x22B"),
+    named(Architecture::Qwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe", "qwen2moe", 32_768)
+        .of("Qwen1.5-MoE, Qwen2-57B-A14B"),
+    named(Architecture::Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe", "qwen3moe", 32_768)
+        .of("Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B"),
+    named(Architecture::OlMoe, "OlmoeForCausalLM", "olmoe", "olmoe", 4_096).of("OLMoE"),
+    named(Architecture::GptOss, "GptOssForCausalLM", "gpt_oss", "gpt-oss", 131_072).of("gpt-oss in bf16"),
+    named(Architecture::GraniteMoe, "GraniteMoeForCausalLM", "granitemoe", "granitemoe", 2_048)
+        .of("Granite 3 MoE"),
+];
+
+/// Architectures that GGUF files are read of.
+const GGUF: &[Architecture] = &[Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
+
+/// Classes of models that also take images. Their text model is described in `text_config`.
+const WITH_TEXT_MODEL: &[&str] = &["Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration"];
+
+const fn named(
+    architecture: Architecture,
+    class: &'static str,
+    model_type: &'static str,
+    gguf: &'static str,
+    positions: usize,
+) -> ArchitectureNames {
+    ArchitectureNames { architecture, class, model_type, gguf, positions, checkpoints: "" }
+}
+
+impl Architecture {
+    /// The supported architectures, by their class names in `config.json`.
+    pub const SUPPORTED: &'static [&'static str] = &{
+        let mut classes = [""; ALL.len()];
+        let mut at = 0;
+        while at < ALL.len() {
+            classes[at] = ALL[at].class;
+            at += 1;
+        }
+        classes
+    };
+
+    /// All architectures, in the order of the pages that list them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        ALL.iter().map(|names| names.architecture)
+    }
+
+    /// Well-known checkpoints of this architecture, for people.
+    pub fn checkpoints(self) -> &'static str {
+        self.names().checkpoints
+    }
+
+    /// Whether GGUF files of this architecture are read.
+    pub fn is_read_from_gguf(self) -> bool {
+        GGUF.contains(&self)
+    }
+
+    /// The class name in `config.json`.
+    pub fn hf_name(self) -> &'static str {
+        self.names().class
+    }
+
+    /// The name in the metadata of a GGUF file.
+    pub fn gguf_name(self) -> &'static str {
+        self.names().gguf
+    }
+
+    /// Returns the architecture with this class name in `config.json`.
+    pub(crate) fn from_hf_name(name: &str) -> Option<Self> {
+        ALL.iter().find(|names| names.class == name).map(|names| names.architecture)
+    }
+
+    /// Returns the architecture with this name in the metadata of a GGUF file.
+    pub(crate) fn from_gguf_name(name: &str) -> Option<Self> {
+        GGUF.iter().copied().find(|architecture| architecture.gguf_name() == name)
+    }
+
+    /// The architectures that GGUF files are read of, by their names in the metadata.
+    pub(crate) fn gguf_names() -> Vec<&'static str> {
+        GGUF.iter().map(|architecture| architecture.gguf_name()).collect()
+    }
+
+    /// Returns the architecture with this `model_type`.
+    pub(crate) fn from_model_type(name: &str) -> Option<Self> {
+        ALL.iter().find(|names| names.model_type == name).map(|names| names.architecture)
+    }
+
+    /// Whether models of this class have a text model inside, whose configuration is `text_config`.
+    pub(crate) fn wraps_text(class: &str) -> bool {
+        WITH_TEXT_MODEL.contains(&class)
+    }
+
+    pub(crate) fn model_type(self) -> &'static str {
+        self.names().model_type
+    }
+
+    /// `max_position_embeddings` if a configuration gives none.
+    pub(crate) fn default_positions(self) -> usize {
+        self.names().positions
+    }
+
+    fn names(self) -> &'static ArchitectureNames {
+        // Every architecture has a row; the test below checks it.
+        ALL.iter().find(|names| names.architecture == self).unwrap_or(&ALL[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_architecture_has_names_of_its_own() {
+        for names in ALL {
+            assert_eq!(names.architecture.hf_name(), names.class);
+            assert!(!names.checkpoints.is_empty(), "{}", names.class);
+            assert_eq!(Architecture::from_hf_name(names.class), Some(names.architecture));
+            assert_eq!(names.architecture.model_type(), names.model_type);
+        }
+        assert_eq!(Architecture::from_gguf_name("qwen3"), Some(Architecture::Qwen3));
+        assert_eq!(Architecture::from_hf_name("GptForCausalLM"), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! Reads the configuration of each architecture into a list of layers. One file for each line of models, which reads
+//! like its paper.
+
+mod facts;
+mod gemma;
+mod gpt;
+mod granite;
+mod llama;
+mod mistral;
+mod moe;
+mod olmo;
+mod parallel;
+mod phi;
+
+use serde_json::{Map, Value};
+
+use super::{Architecture, ModelConfig};
+use crate::config_file::CONFIG_FILE;
+use crate::error::CheckpointError;
+use crate::fields::{Fields, ReadFields};
+
+/// Reads the configuration of a model of `architecture`. `members` are those of the text model.
+pub(crate) fn read(
+    architecture: Architecture,
+    members: &Map<String, Value>,
+) -> Result<ModelConfig, CheckpointError> {
+    let known = ReadFields::default();
+    let fields = Fields::new(CONFIG_FILE, members).noting(&known);
+    let config = match architecture {
+        Architecture::Llama | Architecture::Qwen2 | Architecture::Qwen3 => llama::read(architecture, &fields),
+        Architecture::SmolLm3 => llama::smol(&fields),
+        Architecture::Gemma => gemma::first(&fields),
+        Architecture::Gemma2 => gemma::second(&fields),
+        Architecture::Gemma3 => gemma::third(&fields),
+        Architecture::Mistral => mistral::mistral(&fields),
+        Architecture::Ministral3 => mistral::ministral(&fields),
+        Architecture::Granite => granite::read(&fields),
+        Architecture::Olmo2 => olmo::second(&fields),
+        Architecture::Olmo3 => olmo::third(&fields),
+        Architecture::Phi3 => phi::third(&fields),
+        Architecture::Phi => phi::second(&fields),
+        Architecture::Gpt2 => gpt::second(&fields),
+        Architecture::GptNeoX => gpt::neo_x(&fields),
+        Architecture::StarCoder2 => gpt::star_coder(&fields),
+        Architecture::Cohere => parallel::cohere(&fields),
+        Architecture::Cohere2 => parallel::cohere2(&fields),
+        Architecture::StableLm => parallel::stable_lm(&fields),
+        Architecture::Nemotron => granite::nemotron(&fields),
+        Architecture::Glm4 => phi::glm(&fields),
+        Architecture::Mixtral => moe::mixtral(&fields),
+        Architecture::Qwen2Moe => moe::qwen2(&fields),
+        Architecture::Qwen3Moe => moe::qwen3(&fields),
+        Architecture::OlMoe => moe::olmo(&fields),
+        Architecture::GptOss => moe::gpt_oss(&fields),
+        Architecture::GraniteMoe => moe::granite(&fields),
+    }?;
+    facts::refuse_unread(&fields, &known)?;
+    Ok(config)
+}

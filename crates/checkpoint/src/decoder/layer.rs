@@ -1,0 +1,184 @@
+//! The parts of a decoder layer: norms, mixers and feed-forward networks, each with its options and the origin of its
+//! weights. Must not know architectures.
+
+use super::feed::FeedForward;
+use super::source::{LinearConfig, RowSource, TensorSpec};
+
+/// The statistics that a norm divides by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NormKind {
+    /// Root mean square (Zhang and Sennrich 2019, arXiv 1910.07467).
+    Rms,
+    /// Mean and variance (Ba, Kiros and Hinton 2016, arXiv 1607.06450).
+    Layer,
+}
+
+/// A norm over the whole width of a row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NormConfig {
+    /// The statistics.
+    pub kind: NormKind,
+    /// Added to the variance. Positive.
+    pub eps: f32,
+    /// Elements of a row.
+    pub width: usize,
+    /// One factor for each element. `None` means 1 for all.
+    pub weight: Option<RowSource>,
+    /// One addend for each element.
+    pub bias: Option<RowSource>,
+    /// Whether the checkpoint stores `weight − 1`.
+    pub plus_one: bool,
+}
+
+impl NormConfig {
+    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+        list.extend(self.weight.iter().chain(&self.bias).map(|source| &source.tensor));
+    }
+}
+
+/// A norm over queries, keys or values.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HeadNorm {
+    /// Over each head by itself, with the same weights for all heads.
+    Head(NormConfig),
+    /// Over each head by itself, with weights of its own for every head: `width` is that of all heads together.
+    EachHead(NormConfig),
+    /// Over all heads together.
+    Whole(NormConfig),
+}
+
+impl HeadNorm {
+    /// The norm's weights and statistics.
+    pub fn norm(&self) -> &NormConfig {
+        match self {
+            Self::Head(norm) | Self::EachHead(norm) | Self::Whole(norm) => norm,
+        }
+    }
+}
+
+/// A layer: a mixer over positions, and a feed-forward network on each position.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerConfig {
+    /// What the names of its tensors begin with, such as `model.layers.3.`.
+    pub prefix: String,
+    /// Norm of the mixer's input. `None` if it reads the residual stream as it is.
+    pub mixer_norm: Option<NormConfig>,
+    /// How positions exchange information.
+    pub mixer: MixerConfig,
+    /// Norm of the mixer's output, before it is added to the stream.
+    pub mixer_out_norm: Option<NormConfig>,
+    /// Norm of the feed-forward network's input. `None` if it reads the stream as it is; in a parallel layer, if it reads
+    /// the mixer's input.
+    pub feed_norm: Option<NormConfig>,
+    /// The feed-forward network.
+    pub feed: FeedForward,
+    /// Norm of the network's output, before it is added to the stream.
+    pub feed_out_norm: Option<NormConfig>,
+    /// Whether the network reads the layer's input instead of the stream after the mixer.
+    pub parallel: bool,
+    /// Factor on both outputs before they are added to the stream. 1 in most models.
+    pub residual_scale: f32,
+}
+
+/// How positions of a sequence exchange information.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MixerConfig {
+    /// Softmax attention over keys and values.
+    Attention(Box<AttentionConfig>),
+}
+
+/// Grouped-query softmax attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionConfig {
+    /// Number of query heads.
+    pub heads: usize,
+    /// Number of key and value heads. Divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head. `heads · head_dim` need not equal the hidden size.
+    pub head_dim: usize,
+    /// `heads·head_dim × hidden`.
+    pub query: LinearConfig,
+    /// `kv_heads·head_dim × hidden`.
+    pub key: LinearConfig,
+    /// `kv_heads·head_dim × hidden`.
+    pub value: LinearConfig,
+    /// `hidden × heads·head_dim`.
+    pub output: LinearConfig,
+    /// Norm of the queries, before they are rotated.
+    pub query_norm: Option<HeadNorm>,
+    /// Norm of the keys, before they are rotated.
+    pub key_norm: Option<HeadNorm>,
+    /// The rotary embedding. `None` if the layer rotates nothing.
+    pub rotary: Option<LayerRotary>,
+    /// Factor on every score.
+    pub scale: f32,
+    /// Scores become `cap · tanh(score / cap)`, before the mask.
+    pub cap: Option<f32>,
+    /// A query sees the keys at most this many positions before the one after it: key `j` of query `i` if `i − j` is
+    /// below this. `None` if it sees all before it.
+    pub window: Option<usize>,
+    /// One score for each query head that takes part in the softmax without a value.
+    pub sinks: Option<RowSource>,
+    /// Queries, keys and values are clamped to plus and minus this, between their norms and the rotation.
+    pub clip: Option<f32>,
+}
+
+/// The rotary embedding of a layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerRotary {
+    /// Index into [`super::ModelConfig::rotary`].
+    pub table: usize,
+    /// Growth of the queries with their position. `None` in most models.
+    pub growth: Option<QueryGrowth>,
+}
+
+/// Queries at position `p` are multiplied by `1 + beta · ln(1 + ⌊p / positions⌋)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// Growth for each e-fold.
+    pub beta: f32,
+    /// Positions after which it begins.
+    pub positions: usize,
+}
+
+impl LayerConfig {
+    /// The tensors that the layer needs, each once.
+    pub(crate) fn tensors(&self) -> Vec<&TensorSpec> {
+        let mut list = Vec::with_capacity(18);
+        let norms = [&self.mixer_norm, &self.mixer_out_norm, &self.feed_norm, &self.feed_out_norm];
+        norms.into_iter().flatten().for_each(|norm| norm.each_tensor(&mut list));
+        match &self.mixer {
+            MixerConfig::Attention(attention) => attention.each_tensor(&mut list),
+        }
+        self.feed.each_tensor(&mut list);
+        let mut seen = std::collections::BTreeSet::new();
+        list.retain(|tensor| seen.insert(tensor.name.as_str()));
+        list
+    }
+
+    /// The dense layers, grouped as they are packed: those of one group have the same inputs and share one matrix.
+    pub fn matrices(&self) -> Vec<Vec<&LinearConfig>> {
+        let mut all = match &self.mixer {
+            MixerConfig::Attention(attention) => vec![attention.inputs(), vec![&attention.output]],
+        };
+        all.extend(self.feed.matrices());
+        all
+    }
+}
+
+impl AttentionConfig {
+    /// The projections of the layer's input, in the order in which their outputs follow each other.
+    pub fn inputs(&self) -> Vec<&LinearConfig> {
+        vec![&self.query, &self.key, &self.value]
+    }
+
+    fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+        for linear in [&self.query, &self.key, &self.value, &self.output] {
+            linear.each_tensor(list);
+        }
+        for norm in [&self.query_norm, &self.key_norm].into_iter().flatten() {
+            norm.norm().each_tensor(list);
+        }
+        list.extend(self.sinks.iter().map(|source| &source.tensor));
+    }
+}

@@ -1,0 +1,148 @@
+//! Where the weights of a part come from: a stored tensor, and the rows of it that the part takes. Fused, interleaved
+//! and transposed tensors are described here, so that only loading needs to know them.
+
+/// A size and the field of the configuration that gives it, for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SizeField {
+    /// Number of elements.
+    pub size: usize,
+    /// The field, or a product of fields.
+    pub field: &'static str,
+}
+
+impl SizeField {
+    /// A dimension of `size` elements that `field` gives.
+    pub const fn new(size: usize, field: &'static str) -> Self {
+        Self { size, field }
+    }
+}
+
+/// A tensor that must exist in the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// The name in Hugging Face's checkpoints.
+    pub name: String,
+    /// Dimensions, outermost first.
+    pub shape: Vec<usize>,
+    /// The fields of the configuration that give the dimensions, in the same order.
+    pub fields: Vec<&'static str>,
+}
+
+impl TensorSpec {
+    pub(crate) fn new(name: String, dimensions: &[SizeField]) -> Self {
+        Self {
+            name,
+            shape: dimensions.iter().map(|dimension| dimension.size).collect(),
+            fields: dimensions.iter().map(|dimension| dimension.field).collect(),
+        }
+    }
+
+    /// The fields that give the shape, as messages show them.
+    pub(crate) fn shown_fields(&self) -> String {
+        format!("[{}]", self.fields.join(", "))
+    }
+}
+
+/// The rows that a part takes of a stored tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowPick {
+    /// All rows, in their order.
+    All,
+    /// From each group of `group` rows, `count` rows from `first` on. One group of all rows is a slice of a fused
+    /// tensor; groups of two rows are interleaved projections.
+    Grouped {
+        /// Rows of a group. Divides the tensor's rows.
+        group: usize,
+        /// First row taken within a group.
+        first: usize,
+        /// Rows taken of a group.
+        count: usize,
+    },
+    /// The tensor is stored as inputs × outputs. Takes `count` columns as rows: `first`, `first + step` and so on.
+    Transposed {
+        /// First column taken.
+        first: usize,
+        /// Columns from one that is taken to the next.
+        step: usize,
+        /// Columns taken.
+        count: usize,
+    },
+}
+
+/// Rows of a stored tensor: a matrix, or a vector whose elements count as rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowSource {
+    /// The stored tensor.
+    pub tensor: TensorSpec,
+    /// Index along the outermost dimension, if the tensor stacks those of several experts.
+    pub expert: Option<usize>,
+    /// The rows that are taken, of the tensor or of the expert's part.
+    pub pick: RowPick,
+    /// Whether the checkpoint rotates neighbouring elements `(2i, 2i + 1)` of a head. Loading reorders the rows, so that
+    /// pairs are half of the rotated width apart.
+    pub pairs: Option<RotaryPairs>,
+    /// Where the rows are if the tensor does not exist.
+    pub otherwise: Option<Box<RowSource>>,
+}
+
+/// Heads whose rotated pairs are neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RotaryPairs {
+    /// Rows of a head.
+    pub head: usize,
+    /// Rotated rows, from the start of a head. Even.
+    pub rotated: usize,
+}
+
+impl RowSource {
+    /// The whole tensor.
+    pub(crate) fn whole(name: String, dimensions: &[SizeField]) -> Self {
+        Self {
+            tensor: TensorSpec::new(name, dimensions),
+            expert: None,
+            pick: RowPick::All,
+            pairs: None,
+            otherwise: None,
+        }
+    }
+
+    /// Takes the other source if only that one exists.
+    pub(crate) fn resolve(&mut self, has: &dyn Fn(&str) -> bool) {
+        if let Some(other) = self.otherwise.take()
+            && !has(&self.tensor.name)
+            && has(&other.tensor.name)
+        {
+            *self = *other;
+        }
+    }
+}
+
+/// A dense layer `y = W·x + b`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinearConfig {
+    /// Number of outputs.
+    pub outputs: usize,
+    /// Number of inputs.
+    pub inputs: usize,
+    /// The weights, one row for each output.
+    pub weight: RowSource,
+    /// The bias, one element for each output.
+    pub bias: Option<RowSource>,
+}
+
+impl LinearConfig {
+    /// A dense layer with a tensor `{name}.weight` and, if `has_bias`, a tensor `{name}.bias` of its own.
+    pub(crate) fn own(name: &str, outputs: SizeField, inputs: SizeField, has_bias: bool) -> Self {
+        Self {
+            outputs: outputs.size,
+            inputs: inputs.size,
+            weight: RowSource::whole(format!("{name}.weight"), &[outputs, inputs]),
+            bias: has_bias.then(|| RowSource::whole(format!("{name}.bias"), &[outputs])),
+        }
+    }
+
+    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+        list.push(&self.weight.tensor);
+        list.extend(self.bias.iter().map(|source| &source.tensor));
+    }
+}

@@ -1,0 +1,128 @@
+//! Grouped-query attention within a layer: projections, norms, rotation, the store of keys and values, and the sums over
+//! it. Must not know: files, or which layer this is.
+
+use headrace_kernels::attention::{KvStore, Span};
+use headrace_kernels::{
+    HeadColumns, HeadRows, KernelError, Kernels, Queries, RopeTable, RowNorm, Write, math,
+};
+
+use crate::batch::Rows;
+use crate::layer::{AttentionWeights, HeadNorm};
+use crate::scratch::{Scratch, room};
+
+/// The store and the layer in it that hold a layer's keys and values.
+pub(crate) struct LayerKv<'a> {
+    pub(crate) store: &'a mut KvStore,
+    pub(crate) layer: usize,
+}
+
+impl AttentionWeights {
+    /// Elements of a row of query, key and value heads.
+    fn stride(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Computes the query, key and value heads of every row of `input`, normalizes and rotates them, and stores keys and
+    /// values.
+    pub(crate) fn heads(
+        &self,
+        kernels: &mut Kernels,
+        input: &[f32],
+        rows: &Rows,
+        tables: &[RopeTable],
+        kv: &mut LayerKv<'_>,
+        qkv: &mut Vec<f32>,
+    ) -> Result<(), KernelError> {
+        let stride = self.stride();
+        let qkv = room(qkv, rows.len() * stride);
+        kernels.matmul(input, rows.len(), &self.qkv, qkv, Write::Set)?;
+        self.rotate(kernels, qkv, rows, tables)?;
+        kernels.store_kv(kv.store, kv.layer, qkv, self.heads * self.head_dim, &rows.slots)
+    }
+
+    /// Normalizes and rotates queries and keys.
+    fn rotate(
+        &self,
+        kernels: &mut Kernels,
+        qkv: &mut [f32],
+        rows: &Rows,
+        tables: &[RopeTable],
+    ) -> Result<(), KernelError> {
+        let AttentionWeights { heads, kv_heads, head_dim, .. } = *self;
+        let stride = self.stride();
+        let queries = HeadColumns { first: 0, heads, head_dim };
+        let keys = HeadColumns { first: heads * head_dim, heads: kv_heads, head_dim };
+        let mut fused = [None, None];
+        for ((norm, columns), fused) in
+            [(&self.query_norm, queries), (&self.key_norm, keys)].into_iter().zip(&mut fused)
+        {
+            match norm {
+                Some(norm) if norm.fuses_with_rotation(head_dim) => *fused = Some(norm),
+                Some(norm) => {
+                    let columns = match norm.is_whole {
+                        true => HeadColumns { heads: 1, head_dim: columns.heads * head_dim, ..columns },
+                        false => columns,
+                    };
+                    kernels.norm_heads(qkv, stride, columns, (norm.kind, &norm.weight, norm.eps))?;
+                }
+                None => {}
+            }
+        }
+        if let Some(limit) = self.clip {
+            kernels.clamp(qkv, stride, stride, limit)?;
+        }
+        let still = RopeTable::default();
+        let table = self.table.and_then(|table| tables.get(table)).unwrap_or(&still);
+        let [query_norm, key_norm] = fused;
+        if table.half > 0 || query_norm.is_some() || key_norm.is_some() {
+            let eps = query_norm.or(key_norm).map_or(0.0, |norm| norm.eps);
+            let shape = HeadRows {
+                heads,
+                kv_heads,
+                head_dim,
+                stride,
+                query_norm: query_norm.map(|norm| norm.weight.as_slice()),
+                key_norm: key_norm.map(|norm| norm.weight.as_slice()),
+                eps,
+            };
+            kernels.rope(qkv, shape, &rows.positions, table)?;
+        }
+        if let Some((beta, positions)) = self.growth {
+            let factor =
+                |&position: &usize| 1.0 + beta * math::ln((1 + position / positions.max(1)) as f64) as f32;
+            let factors: Vec<f32> = rows.positions.iter().map(factor).collect();
+            kernels.scale_rows(qkv, stride, heads * head_dim, &factors)?;
+        }
+        Ok(())
+    }
+
+    /// Computes attention for `spans` into `scratch.attended`. `count` is the number of rows of heads.
+    pub(crate) fn attend(
+        &self,
+        kernels: &mut Kernels,
+        kv: &LayerKv<'_>,
+        count: usize,
+        spans: &[Span<'_>],
+        scratch: &mut Scratch,
+    ) -> Result<(), KernelError> {
+        let stride = self.stride();
+        let queries = Queries {
+            rows: room(&mut scratch.qkv, count * stride),
+            stride,
+            heads: self.heads,
+            scale: self.scale,
+            cap: self.cap,
+            sinks: &self.sinks,
+        };
+        let attended = room(&mut scratch.attended, count * self.heads * self.head_dim);
+        kernels.attention(kv.store, kv.layer, queries, spans, attended)
+    }
+}
+
+impl HeadNorm {
+    /// Whether the norm is computed together with the rotation: RMSNorm over each head, with weights that all heads
+    /// share.
+    fn fuses_with_rotation(&self, head_dim: usize) -> bool {
+        self.kind == RowNorm::Rms && !self.is_whole && self.weight.len() == head_dim
+    }
+}

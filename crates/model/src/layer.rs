@@ -1,0 +1,89 @@
+//! The weights of decoder layers, packed for the kernels, with the options of each part. Must not know how a step is
+//! computed, or where weights are stored.
+
+use headrace_kernels::RowNorm;
+use headrace_kernels::matrix::Matrix;
+
+use crate::feed::FeedWeights;
+
+/// One decoder layer. See [`headrace_checkpoint::decoder::LayerConfig`] for the meaning of the fields.
+pub(crate) struct Layer {
+    pub(crate) mixer_norm: Option<NormWeights>,
+    pub(crate) mixer: MixerWeights,
+    pub(crate) mixer_out_norm: Option<NormWeights>,
+    pub(crate) feed_norm: Option<NormWeights>,
+    pub(crate) feed: FeedWeights,
+    pub(crate) feed_out_norm: Option<NormWeights>,
+    pub(crate) parallel: bool,
+    pub(crate) residual_scale: f32,
+}
+
+/// A norm over whole rows.
+pub(crate) struct NormWeights {
+    pub(crate) kind: RowNorm,
+    pub(crate) eps: f32,
+    pub(crate) weight: Vec<f32>,
+    /// Empty if the norm has no bias.
+    pub(crate) bias: Vec<f32>,
+}
+
+/// A norm over query or key heads.
+pub(crate) struct HeadNorm {
+    pub(crate) kind: RowNorm,
+    pub(crate) eps: f32,
+    /// Factors of one head, or of all heads.
+    pub(crate) weight: Vec<f32>,
+    /// Whether the statistics are those of all heads together.
+    pub(crate) is_whole: bool,
+}
+
+/// How positions exchange information.
+pub(crate) enum MixerWeights {
+    Attention(AttentionWeights),
+}
+
+/// Grouped-query attention.
+pub(crate) struct AttentionWeights {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+    /// Query, key and value heads: `(heads + 2·kv_heads)·head_dim × hidden`. Projections of the same input share one
+    /// matrix: fewer operations, and more columns to distribute over threads.
+    pub(crate) qkv: Matrix,
+    /// `hidden × heads·head_dim`.
+    pub(crate) output: Matrix,
+    pub(crate) query_norm: Option<HeadNorm>,
+    pub(crate) key_norm: Option<HeadNorm>,
+    /// Index of the rotary table. `None` if nothing is rotated.
+    pub(crate) table: Option<usize>,
+    /// Growth of the queries: factor and positions.
+    pub(crate) growth: Option<(f32, usize)>,
+    pub(crate) scale: f32,
+    pub(crate) cap: Option<f32>,
+    pub(crate) window: Option<usize>,
+    /// Empty if there are none.
+    pub(crate) sinks: Vec<f32>,
+    pub(crate) clip: Option<f32>,
+}
+
+impl NormWeights {
+    pub(crate) fn bytes(&self) -> usize {
+        4 * (self.weight.len() + self.bias.len())
+    }
+}
+
+impl Layer {
+    /// Bytes of all weights.
+    pub(crate) fn bytes(&self) -> usize {
+        let norms = [&self.mixer_norm, &self.mixer_out_norm, &self.feed_norm, &self.feed_out_norm];
+        let norms: usize = norms.into_iter().flatten().map(NormWeights::bytes).sum();
+        let mixer = match &self.mixer {
+            MixerWeights::Attention(attention) => {
+                let heads = [&attention.query_norm, &attention.key_norm].into_iter().flatten();
+                let vectors = heads.map(|norm| norm.weight.len()).sum::<usize>() + attention.sinks.len();
+                attention.qkv.bytes() + attention.output.bytes() + 4 * vectors
+            }
+        };
+        norms + mixer + self.feed.bytes()
+    }
+}

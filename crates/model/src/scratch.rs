@@ -1,0 +1,59 @@
+//! Activations of a step, reused between steps. Must not know what is computed.
+
+/// Activations, reused between steps.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// The residual stream, `rows × hidden`.
+    pub(crate) stream: Vec<f32>,
+    /// Normalized rows, `rows × hidden`.
+    pub(crate) normed: Vec<f32>,
+    /// Query, key and value heads, `rows × (heads + 2·kv_heads)·head_dim`.
+    pub(crate) qkv: Vec<f32>,
+    /// Attention's output, `rows × heads·head_dim`.
+    pub(crate) attended: Vec<f32>,
+    /// Outputs of the gate and up projections, `rows × 2·inner`, or of the up projection alone.
+    pub(crate) gate_up: Vec<f32>,
+    /// Products of gate and up, `rows × inner`.
+    pub(crate) inner: Vec<f32>,
+    /// A part's output before its norm, `rows × hidden`.
+    pub(crate) output: Vec<f32>,
+    /// The same, normalized.
+    pub(crate) output_normed: Vec<f32>,
+    /// A weighted sum of experts, `rows × hidden`.
+    pub(crate) mixed: Vec<f32>,
+    /// Memory of the experts' computation.
+    pub(crate) experts: ExpertScratch,
+}
+
+/// Memory of the computation, reused between steps.
+#[derive(Default)]
+pub(crate) struct ExpertScratch {
+    /// Router logits, `rows × experts`.
+    pub(crate) logits: Vec<f32>,
+    /// Scores of one row, and the scores that choose.
+    pub(crate) scores: Vec<f32>,
+    pub(crate) choice: Vec<f32>,
+    /// For each row and rank: expert and weight.
+    pub(crate) ranked: Vec<(usize, f32)>,
+    /// For each expert, the indices of its entries in `ranked`.
+    pub(crate) members: Vec<Vec<usize>>,
+    /// The rows of one expert.
+    pub(crate) gathered: Vec<f32>,
+    pub(crate) wide: Vec<f32>,
+    pub(crate) narrow: Vec<f32>,
+    /// The outputs of one expert.
+    pub(crate) outputs: Vec<f32>,
+    /// The outputs of every row and rank.
+    pub(crate) by_rank: Vec<f32>,
+    /// The gate of the shared network.
+    pub(crate) gate: Vec<f32>,
+}
+
+/// Returns the first `length` elements, and grows the vector if it is too short. The elements hold arbitrary old
+/// values.
+pub(crate) fn room(memory: &mut Vec<f32>, length: usize) -> &mut [f32] {
+    if memory.len() < length {
+        memory.resize(length, 0.0);
+    }
+    memory.get_mut(..length).unwrap_or_default()
+}

@@ -1,0 +1,123 @@
+"""Makes the decoders of random weights that are not among the others' oracles, and transformers' answers for them.
+
+Run with transformers 5.24 and torch 2.15: `python make_decoders.py [NAME ...]`, in this folder. Answers are computed in
+float32 from the stored bfloat16 weights, each sequence alone, with eager attention. Windows are no multiples of 16.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+
+SIZES = dict(vocab_size=192, hidden_size=48, num_attention_heads=4, intermediate_size=80, num_hidden_layers=3,
+             max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False)
+GROUPED = dict(num_key_value_heads=2)
+EXPERTS = dict(num_experts=6, num_experts_per_tok=2)
+
+MODELS = {
+    "cohere": ("Cohere", dict(GROUPED, logit_scale=0.25, use_qk_norm=True)),
+    "cohere2": ("Cohere2", dict(GROUPED, logit_scale=0.25, sliding_window=11, num_hidden_layers=4)),
+    "gemma": ("Gemma", dict(GROUPED, head_dim=16)),
+    "glm4": ("Glm4", dict(GROUPED, head_dim=16, attention_bias=True)),
+    "gpt-neox": ("GPTNeoX", dict(num_attention_heads=3)),
+    "gpt-neox-serial": ("GPTNeoX", dict(num_attention_heads=3, use_parallel_residual=False)),
+    "granite-moe": ("GraniteMoe", dict(GROUPED, num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=3.0,
+                                       attention_multiplier=0.2, residual_multiplier=0.4, logits_scaling=2.0)),
+    "nemotron": ("Nemotron", dict(GROUPED, head_dim=12)),
+    "olmo3": ("Olmo3", dict(GROUPED, sliding_window=11, num_hidden_layers=4,
+                            rope_parameters=dict(
+                                full_attention=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
+                                                    original_max_position_embeddings=64),
+                                sliding_attention=dict(rope_type="default", rope_theta=10000.0)))),
+    "olmoe": ("Olmoe", dict(**GROUPED, **EXPERTS, clip_qkv=0.5)),
+    "phi": ("Phi", dict(GROUPED)),
+    "phi3-window": ("Phi3", dict(GROUPED, sliding_window=11,
+                                 rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    "qwen2-moe": ("Qwen2Moe", dict(EXPERTS, num_key_value_heads=2, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                                   decoder_sparse_step=2, num_hidden_layers=4)),
+    "smollm3": ("SmolLM3", dict(GROUPED, num_hidden_layers=4)),
+    "stablelm": ("StableLm", dict(num_attention_heads=3, num_key_value_heads=1, use_qkv_bias=True)),
+    "stablelm-parallel": ("StableLm", dict(num_attention_heads=3, num_key_value_heads=3, use_parallel_residual=True)),
+    "starcoder2": ("Starcoder2", dict(GROUPED, sliding_window=11)),
+}
+
+
+def randomize(model, seed):
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, weight in model.named_parameters():
+            noise = torch.randn(weight.shape, generator=random)
+            if weight.dim() == 1:
+                weight.add_(0.2 * noise)
+            else:
+                weight.copy_(noise * 1.2 / weight.shape[-1] ** 0.5)
+            weight.copy_(weight.to(torch.bfloat16).float())
+
+
+def case(model, ids):
+    answer = model(torch.tensor([ids])).logits[0]
+    logprobs = torch.log_softmax(answer, -1)
+    greedy, gaps, row, all_ids = [], [], answer[-1], list(ids)
+    for _ in range(16):
+        best = torch.topk(row, 2).values
+        gaps.append(float(best[0] - best[1]))
+        greedy.append(int(row.argmax()))
+        all_ids.append(greedy[-1])
+        row = model(torch.tensor([all_ids])).logits[0, -1]
+    top = torch.topk(logprobs[-1], 5)
+    return {
+        "ids": ids,
+        "logits_last": [round(float(x), 6) for x in answer[-1]],
+        "argmax_each_position": answer.argmax(-1).tolist(),
+        "logsumexp_each_position": [round(float(x), 6) for x in torch.logsumexp(answer, -1)],
+        "prompt_token_logprobs": [round(float(logprobs[i, ids[i + 1]]), 6) for i in range(len(ids) - 1)],
+        "top5_logprobs": [[int(i), round(float(x), 6)] for i, x in zip(top.indices, top.values)],
+        "greedy": greedy,
+        "gaps": [round(gap, 6) for gap in gaps],
+    }
+
+
+def old_spelling(config):
+    """The keys that were used on the hub before transformers 5."""
+    config = dict(config)
+    config["torch_dtype"] = config.pop("dtype")
+    rope = config.pop("rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)
+    config["rope_theta"] = rope.pop("rope_theta", 10000.0)
+    share = rope.pop("partial_rotary_factor", None)
+    if share is not None:
+        config["rotary_pct" if config["model_type"] == "gpt_neox" else "partial_rotary_factor"] = share
+    config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
+    return config
+
+
+def save(name, seed):
+    kind, more = MODELS[name]
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **more})
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval().float()
+    randomize(model, seed)
+    folder = pathlib.Path(name)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    # Read again, because the conversion has also rounded the rotary frequencies.
+    model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    new = json.loads((folder / "config.json").read_text())
+    (folder / "config.v5.json").write_text(json.dumps(new, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(old_spelling(new), indent=1) + "\n")
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "config.v5.json", "model.safetensors"):
+            path.unlink()
+    random = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        cases = [case(model, torch.randint(3, SIZES["vocab_size"], (length,), generator=random).tolist()) for length in (5, 20, 75)]
+    (folder / "expected.json").write_text(json.dumps({"cases": cases}, separators=(",", ":")) + "\n")
+    print(name, min(min(case["gaps"]) for case in cases))
+
+
+for seed, name in enumerate(MODELS):
+    if len(sys.argv) == 1 or name in sys.argv[1:]:
+        save(name, 100 + seed)

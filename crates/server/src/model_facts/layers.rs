@@ -1,0 +1,92 @@
+//! The layers of a decoder, as `models inspect` shows them: kinds of attention with their heads, and widths of the
+//! feed-forward networks. Must not load weights.
+
+use headrace_checkpoint::ModelConfig;
+use headrace_checkpoint::decoder::{AttentionConfig, LayerConfig, MixerConfig};
+use serde_json::{Value, json};
+
+/// The kinds of layers of a decoder.
+pub(super) struct LayerFacts<'a> {
+    config: &'a ModelConfig,
+}
+
+/// AttentionConfig layers that are alike.
+#[derive(PartialEq)]
+struct AttentionKind {
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    window: Option<usize>,
+}
+
+impl<'a> LayerFacts<'a> {
+    pub(super) fn of(config: &'a ModelConfig) -> Self {
+        Self { config }
+    }
+
+    /// The kinds of attention, each with the number of its layers, in the order in which they first occur.
+    fn kinds(&self) -> Vec<(AttentionKind, usize)> {
+        let mut kinds: Vec<(AttentionKind, usize)> = Vec::new();
+        for attention in self.attentions() {
+            let AttentionConfig { heads, kv_heads, head_dim, window, .. } = *attention;
+            let kind = AttentionKind { heads, kv_heads, head_dim, window };
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, count)) => *count += 1,
+                None => kinds.push((kind, 1)),
+            }
+        }
+        kinds
+    }
+
+    fn attentions(&self) -> impl Iterator<Item = &'a AttentionConfig> {
+        self.config.layers.iter().map(|layer: &LayerConfig| {
+            let MixerConfig::Attention(attention) = &layer.mixer;
+            &**attention
+        })
+    }
+
+    /// The heads of each kind of attention as text.
+    pub(super) fn heads(&self) -> String {
+        let kinds = self.kinds();
+        let several = kinds.len() > 1;
+        let each = kinds.iter().map(|(kind, count)| {
+            let AttentionKind { heads, kv_heads, head_dim, window } = kind;
+            let window = window.map_or(String::new(), |window| format!(", a window of {window} tokens"));
+            let layers = if several { format!("{count} layers: ") } else { String::new() };
+            format!("{layers}{heads} of {head_dim}, keys and values {kv_heads}{window}")
+        });
+        each.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The widths of the feed-forward networks as text.
+    pub(super) fn inner(&self) -> String {
+        let mut widths: Vec<usize> = self.inners().collect();
+        widths.dedup();
+        widths.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    fn inners(&self) -> impl Iterator<Item = usize> {
+        self.config.layers.iter().map(|layer| layer.feed.inner())
+    }
+
+    pub(super) fn first_inner(&self) -> Option<usize> {
+        self.inners().next()
+    }
+
+    /// A size of the first layer's attention.
+    pub(super) fn first_attention(&self, size: impl Fn(&AttentionConfig) -> usize) -> Option<usize> {
+        self.attentions().next().map(size)
+    }
+
+    /// The kinds of attention as JSON.
+    pub(super) fn json(&self) -> Value {
+        let kinds = self.kinds();
+        let each = kinds.iter().map(|(kind, count)| {
+            json!({
+                "layers": count, "heads": kind.heads, "kv_heads": kind.kv_heads, "head_dim": kind.head_dim,
+                "window": kind.window,
+            })
+        });
+        Value::Array(each.collect())
+    }
+}
