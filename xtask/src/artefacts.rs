@@ -5,8 +5,11 @@ use crate::admin_api;
 use crate::shell::{Failure, Place, capture, read};
 
 /// Each file, and the arguments that make the program print it.
-const GENERATED: &[(&str, &[&str])] =
-    &[("docs/configuration.md", &["config", "reference"]), ("docs/parameters.md", &["config", "parameters"])];
+const GENERATED: &[(&str, &[&str])] = &[
+    ("docs/configuration.md", &["config", "reference"]),
+    ("docs/parameters.md", &["config", "parameters"]),
+    ("docs/models.md", &["models", "families"]),
+];
 
 const REMEDY: &str =
     "cargo build --release && cargo run --release -p xtask -- generate, then commit the result";

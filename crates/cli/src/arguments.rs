@@ -434,6 +434,8 @@ pub(crate) struct ModelsArgs {
 pub(crate) enum ModelsCommand {
     /// List the models that the server serves, and checkpoints that other programs stored on this machine (Hugging Face, Ollama, LM Studio, llama.cpp)
     List(ServerArgs),
+    /// List the architectures that the embedded engine computes, as a page in Markdown
+    Families,
     /// Show the content of a directory or GGUF file, its memory and the context that fits, or why Headrace refuses the file
     #[command(after_help = "Example:\n  headrace models inspect ~/models/Qwen3-0.6B-Q8_0.gguf")]
     Inspect(InspectArgs),

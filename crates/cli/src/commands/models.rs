@@ -1,6 +1,7 @@
 //! `headrace models`: lists models, inspects checkpoints, measures what their arithmetic costs, and makes random ones
 //! to measure with. Needs no server.
 
+mod families;
 mod list;
 mod make;
 mod noise;
@@ -22,6 +23,10 @@ use crate::arguments::{InspectArgs, ModelsArgs, ModelsCommand};
 pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     let done = match &args.command {
         ModelsCommand::List(at) => return list::run(at),
+        ModelsCommand::Families => {
+            families::run();
+            Ok(())
+        }
         ModelsCommand::Inspect(args) if !args.path.exists() && stored::could_be_a_name(&args.path) => {
             match ModelFolders::of_process().find(&args.path.to_string_lossy()) {
                 FoundCheckpoint::One(found) => inspected(&found, args),
