@@ -183,13 +183,13 @@ impl SettingsReader {
         weights
     }
 
-    pub(super) fn rules(&mut self) -> Option<Rules> {
+    pub(super) fn rules(&mut self) -> Option<Arc<Rules>> {
         let tables: Vec<(String, RuleConfig)> = self.tables("moderation.rules");
         let configs: Vec<RuleConfig> = tables.into_iter().map(|(_, rule)| rule).collect();
         if configs.is_empty() {
             return None;
         }
-        Rules::compile(&configs).map_err(|errors| self.fault("moderation.rules", errors)).ok()
+        Rules::compile(&configs).map(Arc::new).map_err(|errors| self.fault("moderation.rules", errors)).ok()
     }
 }
 

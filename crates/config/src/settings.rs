@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
@@ -62,7 +63,7 @@ pub struct ServerSettings {
     /// Limits of new keys, projects and organisations.
     pub limits: DefaultLimits,
     /// Rules on the content of requests, if there are any.
-    pub rules: Option<Rules>,
+    pub rules: Option<Arc<Rules>>,
     /// Defaults and bounds of a call.
     pub gateway: GatewayConfig,
     /// Bounds on stored objects.

@@ -220,7 +220,7 @@ impl ConfigReloader {
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
         let frozen = changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path));
-        let CheckedConfig { mut config, plan, assets_by_model, log } = match checked {
+        let CheckedConfig { config, plan, assets_by_model, log } = match checked {
             Err(error) => return Err(error.0.iter().map(ToString::to_string).chain(frozen).collect()),
             Ok(checked) => {
                 let frozen: Vec<String> = frozen.collect();
@@ -242,7 +242,7 @@ impl ConfigReloader {
         self.runtime.block_on(self.upstreams.look_up(&config));
         let sites = self.upstreams.sites_of(&config)?;
         let fronted = self.upstreams.fronted(&config, assets_by_model, self.runtime.block_on(ask_new(sites)));
-        let offer = offer(&mut config, &running, &fronted, &self.clock)
+        let offer = offer(&config, &running, &fronted, &self.clock)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
         // The last step that can fail while the server continues, so that no change is applied partially.
@@ -358,15 +358,15 @@ fn staying(running: &[RunningModel], config: &ServerSettings, plan: &ServingPlan
 /// # Errors
 /// Returns every fault of the prices.
 pub(crate) fn offer(
-    config: &mut ServerSettings,
+    config: &ServerSettings,
     running: &[RunningModel],
     fronted: &UpstreamModels,
     clock: &Arc<dyn Clock>,
 ) -> Result<CatalogOffer, Vec<PriceError>> {
-    let judge = |rules: Rules| Arc::new(rules) as Arc<dyn Judge>;
+    let judge = |rules: &Arc<Rules>| Arc::clone(rules) as Arc<dyn Judge>;
     let models: Vec<_> = running.iter().map(|model| &model.served).chain(&fronted.models).cloned().collect();
     let served: BTreeSet<&ModelName> = models.iter().map(|model| &model.name).collect();
-    let mut aliases = std::mem::take(&mut config.aliases);
+    let mut aliases = config.aliases.clone();
     // An upstream may list a missing model in a moment, so a route to it is left out instead of refused.
     aliases.retain(|_, route| {
         let stays = |model: &ModelName| served.contains(model) || !may_be_listed(config, model);
@@ -374,7 +374,7 @@ pub(crate) fn offer(
         route.fallbacks.retain(stays);
         route.arms.iter().any(|arm| arm.weight > 0)
     });
-    let mut names = std::mem::take(&mut config.names);
+    let mut names = config.names.clone();
     names.shadows.retain(|name, shadow| {
         let stands = |name: &ModelName| served.contains(name) || aliases.contains_key(name);
         stands(name) && (served.contains(&shadow.model) || !may_be_listed(config, &shadow.model))
@@ -393,8 +393,8 @@ pub(crate) fn offer(
         prices: PriceList::from_config(&prices)?,
         costs: CostList::from_config(&config.costs)?,
         fleet: Arc::new(Fleet::with(workers.map(Arc::clone), Arc::clone(clock), clock.now().get())),
-        judge: config.rules.take().map(judge),
-        weights: std::mem::take(&mut config.weights),
+        judge: config.rules.as_ref().map(judge),
+        weights: config.weights.clone(),
         models,
         names,
     })

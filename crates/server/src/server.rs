@@ -372,7 +372,7 @@ impl ServerParts {
 
     /// Builds the gateway, resumes the work that an earlier process left, and registers the gauges.
     fn begin(
-        &mut self,
+        &self,
         runtime: &tokio::runtime::Runtime,
         fronted: UpstreamModels,
     ) -> Result<Arc<Gateway>, String> {
@@ -480,9 +480,9 @@ impl ServerParts {
         Ok(fronted)
     }
 
-    fn gateway(&mut self, fronted: &UpstreamModels) -> Result<Arc<Gateway>, String> {
+    fn gateway(&self, fronted: &UpstreamModels) -> Result<Arc<Gateway>, String> {
         let reader = self.data_dir.storage().reader().traces_when_read();
-        let offer = reload::offer(&mut self.config, &self.engines.running(), fronted, &self.clock);
+        let offer = reload::offer(&self.config, &self.engines.running(), fronted, &self.clock);
         let offer =
             offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
