@@ -118,6 +118,7 @@ impl LocalEngines {
                 .iter()
                 .fold(0, |sum: u64, model| sum.saturating_add(model.loaded.bytes)),
             threads: Some(self.workers.threads()),
+            no_engines: false,
         }
     }
 

@@ -27,7 +27,8 @@ pub(crate) struct LiveStats {
     pub(crate) usage: Arc<dyn UsageReader>,
     pub(crate) live: Arc<LiveCalls>,
     gateway: Weak<Gateway>,
-    engines: Arc<LocalEngines>,
+    /// `None` on a server without engines.
+    engines: Option<Arc<LocalEngines>>,
     clock: Arc<dyn Clock>,
     names: KeyNames,
     /// Samples of the last minutes, for charts.
@@ -43,7 +44,7 @@ impl LiveStats {
         stored: &StorageReader,
         recorder: &TraceRecorder,
         gateway: &Arc<Gateway>,
-        engines: &Arc<LocalEngines>,
+        engines: Option<Arc<LocalEngines>>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
     ) -> Result<Self, String> {
@@ -51,7 +52,7 @@ impl LiveStats {
             usage: stored.usage().map_err(|error| error.to_string())?,
             live: Arc::clone(recorder.live()),
             gateway: Arc::downgrade(gateway),
-            engines: Arc::clone(engines),
+            engines,
             clock: Arc::clone(clock),
             names,
             history: Arc::default(),
@@ -94,13 +95,14 @@ impl LiveStats {
             CallNow { id, stage, age_ns, org, project, key, key_name, model, completion_tokens }
         };
         let calls = seen.into_iter().enumerate().map(shown).collect();
+        let running = self.engines.as_ref().map(|engines| engines.running()).unwrap_or_default();
         let in_flight = gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX));
         LiveView {
             at,
             in_flight,
             calls,
             minute: self.live.minute(at),
-            engines: self.engines.running().iter().map(engine).collect(),
+            engines: running.iter().map(engine).collect(),
             notes: self.live.notes_with(at, &|key| {
                 self.names.of(key).map_or_else(|| key.to_string(), |known| known.name)
             }),

@@ -111,6 +111,10 @@ impl ServingPlan {
         let isa = isa.map_err(|error| faults.push(fault("engine.isa", error.to_string()))).ok();
         let (mut models, mut encoders) = (Vec::new(), Vec::new());
         for model in &config.models {
+            if present.no_engines {
+                faults.push(fault(&model.setting, without_engines(&model.name)));
+                continue;
+            }
             let found = match PlannedEncoder::open(model, &config.engine, present) {
                 Some(encoder) => encoder.map(|encoder| encoders.push(encoder)),
                 None => PlannedModel::open(model, &config.engine, present).map(|model| models.push(model)),
@@ -165,6 +169,14 @@ impl ServingPlan {
 
 fn fault(setting: &str, why: String) -> ModelFault {
     ModelFault { setting: setting.to_owned(), why }
+}
+
+/// Why a server without engines refuses a model of its configuration.
+fn without_engines(name: &ModelName) -> String {
+    format!(
+        "model `{name}` cannot be served: this server has no engines to load it; name other servers in its `targets`, or \
+         serve it where engines run"
+    )
 }
 
 /// Reports a model that asks for more threads than the process has. Only a restart can start more.

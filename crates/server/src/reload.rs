@@ -28,7 +28,7 @@ use crate::check::{CheckedConfig, check, may_be_listed};
 use crate::engines::LocalEngines;
 use crate::gauges;
 use crate::models::ServingPlan;
-use crate::running_model::{LoadedModel, RunningModel};
+use crate::running_model::{InMemory, LoadedModel, RunningModel};
 use crate::upstreams::{ListedModels, UpstreamModels, UpstreamRegistry, UpstreamSite, asked};
 
 /// Reads all layers of the configuration again.
@@ -50,7 +50,8 @@ pub(crate) struct ReloadBase {
 /// The running parts that a reload changes.
 pub(crate) struct ReloadTargets {
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) engines: Arc<LocalEngines>,
+    /// `None` on a server without engines.
+    pub(crate) engines: Option<Arc<LocalEngines>>,
     pub(crate) upstreams: Arc<UpstreamRegistry>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) runtime: Handle,
@@ -64,7 +65,8 @@ pub(crate) struct ConfigReloader {
     clock: Arc<dyn Clock>,
     gateway: Weak<Gateway>,
     certificate: Option<Arc<TlsCertificate>>,
-    engines: Arc<LocalEngines>,
+    /// `None` on a server without engines. It refuses a configuration with models of its own.
+    engines: Option<Arc<LocalEngines>>,
     upstreams: Arc<UpstreamRegistry>,
     metrics: Arc<Metrics>,
     runtime: Handle,
@@ -216,7 +218,9 @@ impl ConfigReloader {
         settings: SettingLayers,
         in_force: &mut SettingLayers,
     ) -> Result<Vec<String>, Vec<String>> {
-        let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
+        let engines = self.engines.as_deref();
+        let present = engines.map_or_else(InMemory::without_engines, LocalEngines::in_memory);
+        let checked = check(settings.clone(), self.play_prices, None, &present);
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
         let frozen = changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path));
@@ -232,10 +236,12 @@ impl ConfigReloader {
         };
         let stopping = || vec!["the server is stopping".to_owned()];
         let gateway = self.gateway.upgrade().ok_or_else(stopping)?;
-        let former = self.engines.running();
+        let former = engines.map(LocalEngines::running).unwrap_or_default();
         let mut running = staying(&former, &config, &plan);
         // From here on, a failure drops the newly loaded models, which ends them.
-        running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
+        if let Some(engines) = engines {
+            running.extend(engines.load(&config, plan).map_err(|faults| faults.lines())?);
+        }
         let changes = Self::describe_changes(&changed, &former, &running);
         drop(former);
         let names: Vec<String> = gauges::labelled(&config).map(str::to_owned).collect();
@@ -257,7 +263,14 @@ impl ConfigReloader {
             gauges::register_canaries(&self.metrics, &gateway);
             self.upstreams.take_over(fronted, &self.metrics, &self.runtime);
         };
-        if !self.engines.replace(running, swap) {
+        let applied = match engines {
+            Some(engines) => engines.replace(running, swap),
+            None => {
+                swap();
+                true
+            }
+        };
+        if !applied {
             return Err(stopping());
         }
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;

@@ -45,6 +45,15 @@ pub struct InMemory {
     pub(crate) ending_bytes: u64,
     /// Number of compute threads. `None` before they are started.
     pub(crate) threads: Option<usize>,
+    /// Whether the server has no engines, so that it can load no model.
+    pub(crate) no_engines: bool,
+}
+
+impl InMemory {
+    /// The state of a server without engines.
+    pub(crate) fn without_engines() -> Self {
+        Self { no_engines: true, ..Self::default() }
+    }
 }
 
 /// The time at which a model's configuration was last written, in seconds since 1970. 0 if it is unknown.

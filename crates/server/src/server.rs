@@ -318,8 +318,9 @@ impl ServerParts {
         }
         let (dir, stored) = (self.data_dir.path(), self.data_dir.storage().reader());
         let names = KeyNames::new(&self.directory);
+        let engines = Arc::clone(&self.engines);
         let live_stats =
-            LiveStats::new(&stored, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
+            LiveStats::new(&stored, &self.recorder, &gateway, Some(engines), &self.clock, names.clone())?;
         let calls = KnownCalls::new(&stored, &live_stats, &self.recorder, &self.clock, names)?;
         let (usage, service) =
             (live_stats.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
@@ -409,7 +410,7 @@ impl ServerParts {
     ) -> Arc<ConfigReloader> {
         let runs = ReloadTargets {
             clock: Arc::clone(&self.clock),
-            engines: Arc::clone(&self.engines),
+            engines: Some(Arc::clone(&self.engines)),
             upstreams: Arc::clone(&self.upstreams),
             metrics: Arc::clone(&self.metrics),
             runtime: runtime.handle().clone(),
