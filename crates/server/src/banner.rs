@@ -116,8 +116,8 @@ impl ModelOffer {
 
 /// What the text is made from.
 pub(crate) struct WelcomeBanner<'a> {
-    /// The API's base, without a path: `http://127.0.0.1:8080`.
-    pub(crate) url: &'a str,
+    /// The API's base, without a path: `http://127.0.0.1:8080`. `None` on a server without an edge.
+    pub(crate) url: Option<&'a str>,
     /// The address of the metrics.
     pub(crate) metrics: Option<String>,
     pub(crate) data_dir: &'a Path,
@@ -143,10 +143,10 @@ impl WelcomeBanner<'_> {
         if self.models.len() > MODELS_NAMED {
             models.push(format!("and {} more", self.models.len() - MODELS_NAMED));
         }
+        let place = self.url.map_or_else(String::new, |url| format!(" at {url}"));
         let mut text = Zeroizing::new(format!(
-            "headrace {} is ready at {} after {} ms\n\n  models   {}\n  data     {}\n",
+            "headrace {} is ready{place} after {} ms\n\n  models   {}\n  data     {}\n",
             env!("CARGO_PKG_VERSION"),
-            self.url,
             self.took.as_millis(),
             models.join(", "),
             self.data_dir.display(),
@@ -200,8 +200,13 @@ impl WelcomeBanner<'_> {
             Some(secret) => format!("\"{}\"", secret.expose()),
             None => format!("os.environ[\"{KEY_VARIABLE}\"]"),
         };
+        let key_lines = format!(
+            "  key      {shown}\n  credit   {} to play with, for organisation `default`\n",
+            first.credit
+        );
+        let Some(url) = self.url else { return key_lines };
         let import = if first.secret.is_some() { "" } else { "  import os\n" };
-        let (url, at) = (self.url, self.at());
+        let at = self.at();
         let answers = self.models.iter().find(|model| model.answers());
         let unknown = ModelOffer { name: "MODEL".to_owned(), context: None, endpoints: &[] };
         let model = answers.or(self.models.first()).unwrap_or(&unknown);
@@ -224,9 +229,7 @@ impl WelcomeBanner<'_> {
             false => String::new(),
         };
         format!(
-            "  key      {shown}
-  credit   {credit} to play with, for organisation `default`
-
+            "{key_lines}
 Ask it:
 
   curl {url}/v1/{path} -H \"Authorization: Bearer {key}\" \\
@@ -240,7 +243,6 @@ Ask it:
   headrace credit show{at}             what is left
 
 ",
-            credit = first.credit,
             name = model.name,
         )
     }
@@ -270,18 +272,13 @@ mod tests {
     }
 
     fn welcome_of(models: &[ModelOffer], keys: &FirstKeys, manner: StartManner) -> String {
+        welcome_at(Some("http://h:1"), models, keys, manner)
+    }
+
+    fn welcome_at(url: Option<&str>, models: &[ModelOffer], keys: &FirstKeys, manner: StartManner) -> String {
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
-        let welcome = WelcomeBanner {
-            url: "http://h:1",
-            metrics: None,
-            data_dir,
-            models,
-            keys,
-            admin: None,
-            manner,
-            took,
-        };
+        let welcome = WelcomeBanner { url, metrics: None, data_dir, models, keys, admin: None, manner, took };
         welcome.text().to_string()
     }
 
@@ -313,6 +310,13 @@ mod tests {
         assert!(again.contains("keys list") && !again.contains("curl"), "{again}");
         let added = welcome(&FirstKeys::Added, StartManner::Up);
         assert!(added.contains("added to project `default`"), "{added}");
+    }
+
+    #[test]
+    fn a_server_without_an_address_shows_its_key_and_no_call() {
+        let shown = welcome_at(None, &[], &made(), StartManner::Up);
+        assert!(shown.contains(" is ready after 12 ms") && shown.contains("sk-made"), "{shown}");
+        assert!(shown.contains("$10.00") && !shown.contains("http") && !shown.contains("curl"), "{shown}");
     }
 
     #[test]

@@ -340,7 +340,7 @@ impl ServerParts {
             }
         };
         let welcome = WelcomeBanner {
-            url: &url,
+            url: Some(&url),
             metrics: edge.metrics_addr().map(|at| crate::listen_addresses::url(at, false)),
             data_dir: &self.config.data_dir,
             models: &models,
