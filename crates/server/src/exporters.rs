@@ -10,7 +10,7 @@ use headrace_telemetry::{Telemetry, TelemetryConfig};
 use headrace_trace::{
     FamilyKind, MetricFamily, MetricSample, Metrics, PageFormat, RecordObserver, SampleValue, TraceRecorder,
 };
-use tokio::runtime::Runtime;
+use tokio::runtime::Handle;
 
 use crate::call_log::CallLog;
 use crate::log::LogQueue;
@@ -45,7 +45,7 @@ impl Exporters {
     }
 
     /// Sends what is queued, and ends.
-    pub(crate) fn close(self, runtime: &Runtime) {
+    pub(crate) fn close(self, runtime: &Handle) {
         let Some(telemetry) = self.telemetry else { return };
         if !runtime.block_on(telemetry.close(CLOSE)) {
             tracing::warn!("the last telemetry could not be sent in time");

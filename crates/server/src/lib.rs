@@ -37,6 +37,7 @@ pub mod prompt_reports;
 mod prompts;
 mod records;
 mod reload;
+mod role_context;
 pub mod running_model;
 mod server;
 mod session_file;

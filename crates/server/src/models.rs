@@ -135,6 +135,12 @@ impl ServingPlan {
         }
     }
 
+    /// The names of its models: decoders first, then encoders.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &ModelName> {
+        let decoders = self.models.iter().map(|model| &model.config.name);
+        decoders.chain(self.encoders.iter().map(|encoder| &encoder.config.name))
+    }
+
     /// Answer length of a model for callers that set none. `None` leaves it to the gateway's default.
     pub(crate) fn default_max_tokens(&self, name: &ModelName) -> Option<u32> {
         let model = self.models.iter().find(|model| model.config.name == *name)?;

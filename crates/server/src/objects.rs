@@ -12,6 +12,7 @@ use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
 use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_store::{Storage, StorageUrl};
 use headrace_terminal::output;
+use tokio::runtime::Handle;
 
 use crate::datadir::{self, DataDir};
 use crate::health::WatchedStore;
@@ -57,7 +58,7 @@ impl ObjectStores {
 
 /// Marks unfinished responses of an earlier process as failed, and resumes its batches. A task retries what cannot be
 /// done now.
-pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway>, started: UnixNanos) {
+pub(crate) fn take_over(runtime: &Handle, gateway: &Arc<Gateway>, started: UnixNanos) {
     let mut left = LeftoverWork { responses: true, batches: true, started };
     runtime.block_on(left.take_over(gateway, true));
     if left.is_some() {

@@ -21,13 +21,13 @@ use headrace_ledger::prices::{CostList, PriceConfig, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_terminal::output;
 use headrace_trace::Metrics;
-use tokio::runtime::Handle;
 use tracing_subscriber::EnvFilter;
 
 use crate::check::{CheckedConfig, check, may_be_listed};
 use crate::engines::LocalEngines;
 use crate::gauges;
 use crate::models::ServingPlan;
+use crate::role_context::RoleContext;
 use crate::running_model::{InMemory, LoadedModel, RunningModel};
 use crate::upstreams::{ListedModels, UpstreamModels, UpstreamRegistry, UpstreamSite, asked};
 
@@ -47,29 +47,22 @@ pub(crate) struct ReloadBase {
     pub(crate) log: LogFilter,
 }
 
-/// The running parts that a reload changes.
-pub(crate) struct ReloadTargets {
-    pub(crate) clock: Arc<dyn Clock>,
-    /// `None` on a server without engines.
-    pub(crate) engines: Option<Arc<LocalEngines>>,
-    pub(crate) upstreams: Arc<UpstreamRegistry>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) runtime: Handle,
-}
-
 /// Reloads the configuration. One per server.
 pub(crate) struct ConfigReloader {
     source: SettingsSource,
     play_prices: bool,
     log: LogFilter,
-    clock: Arc<dyn Clock>,
+    context: RoleContext,
     gateway: Weak<Gateway>,
+    /// The edge's certificate. `None` without an edge, or without TLS.
     certificate: Option<Arc<TlsCertificate>>,
     /// `None` on a server without engines. It refuses a configuration with models of its own.
     engines: Option<Arc<LocalEngines>>,
     upstreams: Arc<UpstreamRegistry>,
-    metrics: Arc<Metrics>,
-    runtime: Handle,
+    /// The files whose changes trigger a reload: the configuration file and the TLS pair.
+    files: Vec<PathBuf>,
+    /// Interval of checks for changed files. Zero disables them.
+    watch_every: Duration,
     defaults: Mutex<DefaultLimits>,
     /// Locked for the whole of a reload.
     in_force: Mutex<SettingLayers>,
@@ -80,31 +73,37 @@ pub(crate) struct ConfigReloader {
 }
 
 impl ConfigReloader {
+    /// Creates the reloader of a server that starts with these settings, and registers its metrics.
     pub(crate) fn new(
-        beginning: ReloadBase,
-        defaults: DefaultLimits,
-        runs: ReloadTargets,
+        base: ReloadBase,
+        config: &ServerSettings,
         gateway: &Arc<Gateway>,
+        upstreams: &Arc<UpstreamRegistry>,
+        engines: Option<Arc<LocalEngines>>,
         certificate: Option<Arc<TlsCertificate>>,
-    ) -> Self {
-        let ReloadTargets { clock, engines, upstreams, metrics, runtime } = runs;
-        Self {
-            source: beginning.source,
-            play_prices: beginning.play_prices,
-            log: beginning.log,
+        context: &RoleContext,
+    ) -> Arc<Self> {
+        let ReloadBase { source, file, settings, play_prices, log } = base;
+        let pairs = config.server.edge.tls.iter().flat_map(|tls| [tls.cert.clone(), tls.key.clone()]);
+        let reloader = Arc::new(Self {
+            source,
+            play_prices,
+            log,
+            context: context.clone(),
             gateway: Arc::downgrade(gateway),
             certificate,
             engines,
-            upstreams,
-            metrics,
-            runtime,
-            defaults: Mutex::new(defaults),
-            in_force: Mutex::new(beginning.settings),
+            upstreams: Arc::clone(upstreams),
+            files: file.into_iter().chain(pairs).collect(),
+            watch_every: config.watch,
+            defaults: Mutex::new(config.limits),
+            in_force: Mutex::new(settings),
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            since: AtomicU64::new(seconds(clock.now())),
-            clock,
-        }
+            since: AtomicU64::new(seconds(context.clock.now())),
+        });
+        reloader.register(&context.metrics);
+        reloader
     }
 
     /// The limits that new keys, projects and organisations get.
@@ -153,7 +152,7 @@ impl ConfigReloader {
         match self.take_over((self.source)(), &mut in_force) {
             Ok(changed) => {
                 self.applied.fetch_add(1, Relaxed);
-                self.since.store(seconds(self.clock.now()), Relaxed);
+                self.since.store(seconds(self.context.clock.now()), Relaxed);
                 let what =
                     if changed.is_empty() { "no setting has changed".to_owned() } else { changed.join(", ") };
                 let shown = match self.certificate {
@@ -218,6 +217,7 @@ impl ConfigReloader {
         settings: SettingLayers,
         in_force: &mut SettingLayers,
     ) -> Result<Vec<String>, Vec<String>> {
+        let RoleContext { clock, metrics, runtime } = &self.context;
         let engines = self.engines.as_deref();
         let present = engines.map_or_else(InMemory::without_engines, LocalEngines::in_memory);
         let checked = check(settings.clone(), self.play_prices, None, &present);
@@ -245,23 +245,23 @@ impl ConfigReloader {
         let changes = Self::describe_changes(&changed, &former, &running);
         drop(former);
         let names: Vec<String> = gauges::labelled(&config).map(str::to_owned).collect();
-        self.runtime.block_on(self.upstreams.look_up(&config));
+        runtime.block_on(self.upstreams.look_up(&config));
         let sites = self.upstreams.sites_of(&config)?;
-        let fronted = self.upstreams.fronted(&config, assets_by_model, self.runtime.block_on(ask_new(sites)));
-        let offer = offer(&config, &running, &fronted, &self.clock)
+        let fronted = self.upstreams.fronted(&config, assets_by_model, runtime.block_on(ask_new(sites)));
+        let offer = offer(&config, &running, &fronted, clock)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-        let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
+        let catalog = Catalog::checked(offer, clock.now()).map_err(|error| error.faults)?;
         // The last step that can fail while the server continues, so that no change is applied partially.
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
         }
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
         let swap = || {
-            names.iter().for_each(|name| self.metrics.add_model(name));
+            names.iter().for_each(|name| metrics.add_model(name));
             drop(gateway.swap(catalog));
-            gauges::register_shadows(&self.metrics, &gateway);
-            gauges::register_canaries(&self.metrics, &gateway);
-            self.upstreams.take_over(fronted, &self.metrics, &self.runtime);
+            gauges::register_shadows(metrics, &gateway);
+            gauges::register_canaries(metrics, &gateway);
+            self.upstreams.take_over(fronted, metrics, runtime);
         };
         let applied = match engines {
             Some(engines) => engines.replace(running, swap),
@@ -309,7 +309,7 @@ impl ConfigReloader {
     }
 
     /// Registers the number of reloads by outcome, and the time of the configuration in force.
-    pub(crate) fn register(self: &Arc<Self>, metrics: &Metrics) {
+    fn register(self: &Arc<Self>, metrics: &Metrics) {
         type Read = fn(&ConfigReloader) -> &AtomicU64;
         let outcomes: [(&str, Read); 2] = [("applied", |of| &of.applied), ("refused", |of| &of.refused)];
         for (outcome, read) in outcomes {
@@ -325,18 +325,20 @@ impl ConfigReloader {
         metrics.register_gauge("headrace_config_last_success_timestamp_seconds", help, &[], Box::new(read));
     }
 
-    /// Checks files at an interval. Reloads once a file has changed and then stayed the same for one interval. A
+    /// Checks its files at an interval. Reloads once a file has changed and then stayed the same for one interval. A
     /// refused file is read again when it changes again.
-    pub(crate) async fn watch(self: Arc<Self>, files: Vec<PathBuf>, every: Duration) {
-        let files = Arc::new(files);
+    pub(crate) async fn watch(self: Arc<Self>) {
+        if self.watch_every.is_zero() {
+            return;
+        }
         let look = || {
-            let files = Arc::clone(&files);
-            tokio::task::spawn_blocking(move || files.iter().map(seen).collect::<Vec<_>>())
+            let reloader = Arc::clone(&self);
+            tokio::task::spawn_blocking(move || reloader.files.iter().map(seen).collect::<Vec<_>>())
         };
         let Ok(mut read) = look().await else { return };
         let mut before = read.clone();
         loop {
-            tokio::time::sleep(every).await;
+            tokio::time::sleep(self.watch_every).await;
             // The runtime is shutting down.
             let Ok(now) = look().await else { return };
             if now != read && now == before {

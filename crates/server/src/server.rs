@@ -14,7 +14,7 @@ use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::{CallService, InternalApi};
 use headrace_catalog::Catalog;
 use headrace_config::ServerSettings;
-use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
+use headrace_domain::{Clock, KeyId, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
 use headrace_gateway::{Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
@@ -23,7 +23,7 @@ use headrace_limits::Limits;
 use headrace_store::OpenedLedger;
 use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_terminal::output;
-use headrace_trace::{Metrics, MetricsConfig, RecorderConfig, TraceRecorder};
+use headrace_trace::{RecorderConfig, TraceRecorder};
 use headrace_worker::{ProcessId, TicketVerifier, WorkerEndpoint};
 use tokio::task::JoinHandle;
 
@@ -48,7 +48,8 @@ use crate::newest::NewestCalls;
 use crate::objects::ObjectStores;
 use crate::prompts::PromptViews;
 use crate::records::StoredRecords;
-use crate::reload::{ConfigReloader, ReloadBase, ReloadTargets, SettingsSource};
+use crate::reload::{ConfigReloader, ReloadBase, SettingsSource};
+use crate::role_context::RoleContext;
 use crate::running_model::InMemory;
 use crate::tokenizer_assets::AssetsByModel;
 use crate::upstreams::{UpstreamModels, UpstreamRegistry};
@@ -107,11 +108,11 @@ pub fn run(source: SettingsSource, file: Option<PathBuf>, manner: StartManner) -
     };
     let lines = log.clone();
     output::hand_notes_to(move |line| lines.line(line.into_bytes()));
-    let code = match ServerParts::build(config, checked.plan, checked.assets_by_model) {
-        Ok(parts) => {
-            register_log(&parts.metrics, &log);
-            parts.live(&runtime, ServerStart { began, manner, first_key }, beginning)
-        }
+    let context = RoleContext::new(&config, &checked.plan, runtime.handle().clone());
+    register_log(&context.metrics, &log);
+    descriptors::register(&context.metrics);
+    let code = match ServerParts::build(config, checked.plan, checked.assets_by_model, context) {
+        Ok(parts) => parts.live(ServerStart { began, manner, first_key }, beginning),
         Err(why) => output::fail(&why),
     };
     log.flush(LOG_CLOSE);
@@ -143,7 +144,7 @@ struct ServerStart {
 struct ServerParts {
     config: ServerSettings,
     assets: AssetsByModel,
-    clock: Arc<dyn Clock>,
+    context: RoleContext,
     data_dir: DataDir,
     directory: Arc<Directory>,
     operators: Arc<Operators>,
@@ -152,7 +153,6 @@ struct ServerParts {
     ledger_client: Arc<dyn LedgerClient>,
     owner: Owner,
     limits: Limits,
-    metrics: Arc<Metrics>,
     recorder: Arc<TraceRecorder>,
     objects: ObjectStores,
     engines: Arc<LocalEngines>,
@@ -161,9 +161,13 @@ struct ServerParts {
 
 impl ServerParts {
     /// Opens and loads everything. Blocks.
-    fn build(config: ServerSettings, plan: ServingPlan, assets: AssetsByModel) -> Result<Self, String> {
-        // A step of the wall clock must not end the holds, limits or budgets of running calls.
-        let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(SystemClock::new()));
+    fn build(
+        config: ServerSettings,
+        plan: ServingPlan,
+        assets: AssetsByModel,
+        context: RoleContext,
+    ) -> Result<Self, String> {
+        let RoleContext { clock, metrics, .. } = &context;
         not_running(&config.data_dir)?;
         can_listen(&config)?;
         let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
@@ -172,15 +176,9 @@ impl ServerParts {
         let (directory, operators) = data_dir.identities().map_err(text)?;
         // Before the ledger is opened: if a model cannot be served, the directory stays unchanged.
         let workers = models::workers(&config)?;
-        let running = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
-        let served = running.iter().map(|model| model.served.name.to_string());
-        let names = served.chain(gauges::labelled(&config).map(str::to_owned)).collect();
-        let metrics = Arc::new(Metrics::new(&MetricsConfig {
-            models: names,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-        }));
-        let engines = LocalEngines::new(running, workers, Arc::clone(&clock), Arc::clone(&metrics));
-        let timed = Arc::clone(&metrics);
+        let running = models::start(&config, plan, &workers, clock).map_err(|error| error.to_string())?;
+        let engines = LocalEngines::new(running, workers, Arc::clone(clock), Arc::clone(metrics));
+        let timed = Arc::clone(metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
         let (opened, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
         let OpenedLedger { client: ledger_client, admin: ledger, report } = opened;
@@ -211,7 +209,7 @@ impl ServerParts {
             strangers_per_second: config.traces.strangers_per_second,
             ..RecorderConfig::default()
         };
-        let recorder = TraceRecorder::start(Some(traces), Arc::clone(&metrics), recorder);
+        let recorder = TraceRecorder::start(Some(traces), Arc::clone(metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
         // Longer than any call, so no call outlives its hold.
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
@@ -219,10 +217,10 @@ impl ServerParts {
             config,
             assets,
             upstreams: Arc::new(UpstreamRegistry::new(
-                Arc::clone(&clock),
+                Arc::clone(clock),
                 Some(data_dir.path().join(WORDS_CACHE)),
             )),
-            clock,
+            context,
             directory,
             operators,
             data_dir,
@@ -230,7 +228,6 @@ impl ServerParts {
             ledger_client,
             owner,
             limits,
-            metrics,
             recorder,
             objects,
             engines: Arc::new(engines),
@@ -238,18 +235,14 @@ impl ServerParts {
     }
 
     /// Serves until a stop signal, then closes every part in order.
-    fn live(
-        mut self,
-        runtime: &tokio::runtime::Runtime,
-        start: ServerStart,
-        beginning: ReloadBase,
-    ) -> ExitCode {
-        let outward = Exporters::start(&self.config.telemetry, &self.recorder, &self.metrics, &self.clock);
+    fn live(mut self, start: ServerStart, beginning: ReloadBase) -> ExitCode {
+        let RoleContext { clock, metrics, runtime } = self.context.clone();
+        let outward = Exporters::start(&self.config.telemetry, &self.recorder, &metrics, &clock);
         let outward = match outward {
             Ok(outward) => outward,
             Err(why) => return output::fail(&why),
         };
-        let outcome = self.open_listeners(runtime, start, beginning);
+        let outcome = self.open_listeners(start, beginning);
         let stopped = matches!(&outcome, Ok(ServingEnd::Interrupted));
         if stopped {
             output::note("stopped at once: calls in flight are released at the next start and not charged");
@@ -262,7 +255,7 @@ impl ServerParts {
         if !recorder.close(TRACE_CLOSE) {
             tracing::warn!("the last traces could not be stored in time");
         }
-        outward.close(runtime);
+        outward.close(&runtime);
         match (outcome, closed) {
             (Err(why), _) => output::fail(&why),
             (Ok(_), Err(error)) => output::fail(&format!("the ledger could not be closed: {error}")),
@@ -275,18 +268,14 @@ impl ServerParts {
     }
 
     /// Opens all listeners and serves until a stop signal.
-    fn open_listeners(
-        &mut self,
-        runtime: &tokio::runtime::Runtime,
-        start: ServerStart,
-        beginning: ReloadBase,
-    ) -> Result<ServingEnd, String> {
-        let fronted = self.front(runtime)?;
+    fn open_listeners(&mut self, start: ServerStart, beginning: ReloadBase) -> Result<ServingEnd, String> {
+        let RoleContext { clock, metrics, runtime } = self.context.clone();
+        let fronted = self.front()?;
         let running = self.engines.running();
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
         let models: Vec<ModelOffer> = served.map(|model| ModelOffer::of(model)).collect();
         drop(running);
-        let gateway = self.begin(runtime, fronted)?;
+        let gateway = self.begin(fronted)?;
         let edge = Edge::bind(
             EdgeConfig {
                 session_secret: Some(self.data_dir.session_secret()),
@@ -294,17 +283,24 @@ impl ServerParts {
             },
             Arc::clone(&gateway),
             self.internal_api(),
-            page(Arc::clone(&self.metrics)),
+            page(metrics),
             Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
-            Arc::clone(&self.clock),
+            Arc::clone(&clock),
         );
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
         let url = url(edge.local_addr(), self.config.server.edge.tls.is_some());
-        let watched = self.watched(&beginning);
-        let reloader = self.reloader(runtime, beginning, &gateway, &edge);
+        let reloader = ConfigReloader::new(
+            beginning,
+            &self.config,
+            &gateway,
+            &self.upstreams,
+            Some(Arc::clone(&self.engines)),
+            edge.certificate(),
+            &self.context,
+        );
         let (manner, operators) = (start.manner, Arc::clone(&self.operators));
         let chosen = self.config.server.edge.listen.port() != 0;
-        let here = (self.data_dir.path(), self.clock.now());
+        let here = (self.data_dir.path(), clock.now());
         let console = AdminListener::open(
             &self.config.admin,
             edge.certificate().as_ref(),
@@ -320,16 +316,16 @@ impl ServerParts {
         let names = KeyNames::new(&self.directory);
         let engines = Arc::clone(&self.engines);
         let live_stats =
-            LiveStats::new(&stored, &self.recorder, &gateway, Some(engines), &self.clock, names.clone())?;
-        let calls = KnownCalls::new(&stored, &live_stats, &self.recorder, &self.clock, names)?;
+            LiveStats::new(&stored, &self.recorder, &gateway, Some(engines), &clock, names.clone())?;
+        let calls = KnownCalls::new(&stored, &live_stats, &self.recorder, &clock, names)?;
         let (usage, service) =
-            (live_stats.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
+            (live_stats.clone(), self.admin(&gateway, (&url, edge.stops_soon()), &reloader));
         let service = service.with_now(Box::new(move || live_stats.now().json()));
         let newest = NewestCalls::new(&gateway, &self.recorder);
         let service = service.with_recent(Box::new(move |most| newest.settled(most)));
         let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
         let keys = self.keys(&service, &start)?;
-        let admin = console.as_ref().map(|console| console.welcome(&service, manner, self.clock.now()));
+        let admin = console.as_ref().map(|console| console.welcome(&service, manner, clock.now()));
         let admin = admin.transpose()?;
         let address = edge.local_addr().to_string();
         let _address = match self.data_dir.publish_address(&address) {
@@ -355,70 +351,38 @@ impl ServerParts {
             inside: AdminData::new(&gateway, Arc::clone(&self.ledger), &reloader, stored),
             prompts: PromptViews::new(&gateway, &reloader),
             calls,
-            playground: playground::PlaygroundRunner::new(&gateway, &self.directory, &self.clock),
+            playground: playground::PlaygroundRunner::new(&gateway, &self.directory, &clock),
         };
         let behind = ServingParts {
             data_dir: dir.to_owned(),
-            clock: Arc::clone(&self.clock),
+            clock,
             directory: Arc::clone(&self.directory),
             upstreams: Arc::clone(&self.upstreams),
-            watch: self.config.watch,
             drain_delay: self.config.server.drain_delay.unwrap_or_else(|| manner.drain_delay()),
             drain: self.config.server.drain,
         };
         let open =
-            OpenServer { edge, console, service, seen, usage, reloader, watched, welcome, manner, behind };
+            OpenServer { edge, console, service, seen, usage, reloader, welcome, manner, behind };
         runtime.block_on(async { open.serve(&gateway, self.tick()).await })
     }
 
     /// Builds the gateway, resumes the work that an earlier process left, and registers the gauges.
-    fn begin(
-        &self,
-        runtime: &tokio::runtime::Runtime,
-        fronted: UpstreamModels,
-    ) -> Result<Arc<Gateway>, String> {
+    fn begin(&self, fronted: UpstreamModels) -> Result<Arc<Gateway>, String> {
+        let RoleContext { clock, metrics, runtime } = &self.context;
         let gateway = self.gateway(&fronted)?;
         gateway.keep_shadow_spending(spending::of(self.data_dir.path()));
-        objects::take_over(runtime, &gateway, self.clock.now());
+        objects::take_over(runtime, &gateway, clock.now());
         if let Err(why) = canaries::restore(&gateway, &self.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
         }
-        self.upstreams.take_over(fronted, &self.metrics, runtime.handle());
-        gauges::register(&self.metrics, &self.ledger, &self.limits);
-        descriptors::register(&self.metrics);
+        self.upstreams.take_over(fronted, metrics, runtime);
+        gauges::register(metrics, &self.ledger, &self.limits);
         self.engines.register();
-        gauges::register_gateway(&self.metrics, &gateway);
-        gauges::register_shadows(&self.metrics, &gateway);
-        gauges::register_canaries(&self.metrics, &gateway);
-        self.stores().register(&self.metrics);
+        gauges::register_gateway(metrics, &gateway);
+        gauges::register_shadows(metrics, &gateway);
+        gauges::register_canaries(metrics, &gateway);
+        self.stores().register(metrics);
         Ok(gateway)
-    }
-
-    /// The files whose changes trigger a reload of the configuration: the configuration file and the TLS pair.
-    fn watched(&self, beginning: &ReloadBase) -> Vec<PathBuf> {
-        let tls = self.config.server.edge.tls.iter();
-        let pairs = tls.flat_map(|tls| [tls.cert.clone(), tls.key.clone()]);
-        beginning.file.iter().cloned().chain(pairs).collect()
-    }
-
-    fn reloader(
-        &self,
-        runtime: &tokio::runtime::Runtime,
-        beginning: ReloadBase,
-        gateway: &Arc<Gateway>,
-        edge: &Edge<Gateway>,
-    ) -> Arc<ConfigReloader> {
-        let runs = ReloadTargets {
-            clock: Arc::clone(&self.clock),
-            engines: Some(Arc::clone(&self.engines)),
-            upstreams: Arc::clone(&self.upstreams),
-            metrics: Arc::clone(&self.metrics),
-            runtime: runtime.handle().clone(),
-        };
-        let reloader = ConfigReloader::new(beginning, self.config.limits, runs, gateway, edge.certificate());
-        let reloader = Arc::new(reloader);
-        reloader.register(&self.metrics);
-        reloader
     }
 
     /// The internal API that takes jobs from other gateways. `None` if no worker secret is configured, or if no random
@@ -438,13 +402,14 @@ impl ServerParts {
         let offers = move || engines.offers();
         let payer = KeyId::new(WORKER_PAYER).ok()?;
         let version = env!("CARGO_PKG_VERSION");
-        let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.recorder) as Arc<dyn TraceSink>);
+        let clock = Arc::clone(&self.context.clock);
+        let traces = Arc::clone(&self.recorder) as Arc<dyn TraceSink>;
         Some(Arc::new(WorkerEndpoint::new(tickets, clock, payer, version, traces, offers)))
     }
 
     /// Sets up the first keys and warns the operator about problems with them.
     fn keys(&self, service: &AdminService, start: &ServerStart) -> Result<FirstKeys, String> {
-        let now = self.clock.now();
+        let now = self.context.clock.now();
         let lost = service.reconcile(now).map_err(|error| error.to_string())?;
         if !lost.is_empty() {
             let names: Vec<_> = lost.iter().map(ToString::to_string).collect();
@@ -467,7 +432,8 @@ impl ServerParts {
     }
 
     /// Asks the upstreams for their models. A fault of one upstream is reported and does not stop the others.
-    fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<UpstreamModels, String> {
+    fn front(&mut self) -> Result<UpstreamModels, String> {
+        let runtime = &self.context.runtime;
         runtime.block_on(self.upstreams.look_up(&self.config));
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
         let sites = runtime.block_on(reload::ask_new(sites));
@@ -483,12 +449,12 @@ impl ServerParts {
 
     fn gateway(&self, fronted: &UpstreamModels) -> Result<Arc<Gateway>, String> {
         let reader = self.data_dir.storage().reader().traces_when_read();
-        let offer = reload::offer(&self.config, &self.engines.running(), fronted, &self.clock);
+        let offer = reload::offer(&self.config, &self.engines.running(), fronted, &self.context.clock);
         let offer =
             offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
-        let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.to_string())?;
+        let catalog = Catalog::checked(offer, self.context.clock.now()).map_err(|error| error.to_string())?;
         let parts = GatewayParts {
-            clock: Arc::clone(&self.clock),
+            clock: Arc::clone(&self.context.clock),
             directory: Arc::clone(&self.directory),
             limits: self.limits.clone(),
             ledger: Arc::clone(&self.ledger_client),
@@ -504,14 +470,13 @@ impl ServerParts {
 
     fn admin(
         &self,
-        runtime: &tokio::runtime::Runtime,
         gateway: &Arc<Gateway>,
         (url, stops_soon): (&str, Arc<AtomicBool>),
         reloader: &Arc<ConfigReloader>,
     ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
         let (front, routes) = (gateway.clone(), gateway.clone());
-        let (listen, started, stores) = (url.to_owned(), self.clock.now(), self.stores());
+        let (listen, started, stores) = (url.to_owned(), self.context.clock.now(), self.stores());
         let status = move || {
             let mut status =
                 status(&listen, gateway.upgrade().as_deref(), ServerStatus { started, ..stores.status() });
@@ -532,12 +497,12 @@ impl ServerParts {
         .with_operators(Arc::clone(&self.operators))
         .with_reload(Box::new(move || reload.reload("headrace reload")))
         .with_routes(canaries::source(routes))
-        .with_upstreams(self.upstreams.source(runtime.handle().clone(), front, relist))
+        .with_upstreams(self.upstreams.source(self.context.runtime.clone(), front, relist))
     }
 
     /// Starts the periodic tasks.
     fn tick(&self) -> Vec<JoinHandle<()>> {
-        let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
+        let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.context.clock));
         let expire = async move {
             loop {
                 tokio::time::sleep(EXPIRE_EVERY).await;
@@ -556,7 +521,7 @@ impl ServerParts {
                 let _ = done.durable.await;
             }
         };
-        let (limits, clock) = (self.limits.clone(), Arc::clone(&self.clock));
+        let (limits, clock) = (self.limits.clone(), Arc::clone(&self.context.clock));
         let sweep = async move {
             loop {
                 tokio::time::sleep(SWEEP_EVERY).await;

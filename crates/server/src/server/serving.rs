@@ -36,7 +36,6 @@ pub(super) struct OpenServer {
     pub(super) seen: AdminSeams,
     pub(super) usage: LiveStats,
     pub(super) reloader: Arc<ConfigReloader>,
-    pub(super) watched: Vec<PathBuf>,
     pub(super) welcome: Zeroizing<String>,
     pub(super) manner: StartManner,
     pub(super) behind: ServingParts,
@@ -48,8 +47,6 @@ pub(super) struct ServingParts {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) directory: Arc<Directory>,
     pub(super) upstreams: Arc<UpstreamRegistry>,
-    /// Interval of checks for changed files. Zero disables them.
-    pub(super) watch: Duration,
     /// How long new calls are still accepted after the first signal.
     pub(super) drain_delay: Duration,
     /// How long calls in flight may take after `drain_delay`.
@@ -63,8 +60,8 @@ impl OpenServer {
         gateway: &Arc<Gateway>,
         mut ticks: Vec<JoinHandle<()>>,
     ) -> Result<ServingEnd, String> {
-        let Self { edge, console, service, seen, usage, reloader, watched, welcome, manner, behind } = self;
-        let ServingParts { data_dir, clock, directory, upstreams, watch, drain_delay, drain } = behind;
+        let Self { edge, console, service, seen, usage, reloader, welcome, manner, behind } = self;
+        let ServingParts { data_dir, clock, directory, upstreams, drain_delay, drain } = behind;
         let control = ControlSocket::bind(&data_dir).map_err(|error| error.to_string())?;
         let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&clock)));
         ticks.extend(
@@ -73,9 +70,7 @@ impl OpenServer {
         ticks.push(tokio::spawn(usage.tend()));
         ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&directory))));
         ticks.push(tokio::spawn(objects::tend(Arc::downgrade(gateway))));
-        if !watch.is_zero() {
-            ticks.push(tokio::spawn(Arc::clone(&reloader).watch(watched, watch)));
-        }
+        ticks.push(tokio::spawn(Arc::clone(&reloader).watch()));
         let lister = Arc::clone(&reloader);
         let relist = move |upstream: String| lister.relist(&upstream);
         ticks.push(tokio::spawn(Arc::clone(&upstreams).tend(Arc::downgrade(gateway), relist)));
