@@ -38,6 +38,7 @@ mod prompts;
 mod records;
 mod reload;
 mod role_context;
+mod roles;
 pub mod running_model;
 mod server;
 mod session_file;

@@ -1,85 +1,176 @@
-//! Serves on all listeners, with the background tasks beside them, until a stop signal. Must not know how any of these
-//! was set up.
+//! Serves clients and operators, with the background tasks beside them, until a stop signal. Must not know how a role
+//! was opened.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use headrace_admin::AdminService;
 use headrace_admin::control::ControlSocket;
+use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::CallService;
-use headrace_domain::Clock;
-use headrace_edge::Edge;
+use headrace_config::ServerSettings;
+use headrace_edge::STOPS_SOON;
 use headrace_gateway::Gateway;
-use headrace_identity::Directory;
-use headrace_ledger::HoldTaken;
+use headrace_identity::SecretString;
 use headrace_terminal::output;
 use secrecy::zeroize::Zeroizing;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
+use crate::admin_data::AdminData;
 use crate::admin_listener::{AdminListener, AdminSeams};
-use crate::banner::StartManner;
+use crate::banner::{StartManner, WelcomeBanner};
+use crate::call_records::KnownCalls;
+use crate::canaries;
+use crate::datadir::{AddressFile, DataDir};
+use crate::first_start::{FirstKey, FirstKeys, FirstSetup};
+use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
-use crate::reload::ConfigReloader;
-use crate::signals::ProcessSignals;
-use crate::upstreams::UpstreamRegistry;
-use crate::{canaries, objects};
+use crate::newest::NewestCalls;
+use crate::playground::PlaygroundRunner;
+use crate::prompts::PromptViews;
+use crate::reload::{ConfigReloader, ReloadBase};
+use crate::role_context::RoleContext;
+use crate::roles::{EdgeRole, EngineRole, GatewayRole, ServerRoles};
 
-/// Maximum number of open holds that the last message names.
-const MOST_NAMED: usize = 5;
+/// The address of a server without an edge, in its status.
+const NO_ADDRESS: &str = "no address";
 
-/// The open listeners and the state behind them.
-pub(super) struct OpenServer {
-    pub(super) edge: Edge<Gateway>,
-    pub(super) console: Option<AdminListener>,
-    pub(super) service: Arc<AdminService>,
-    pub(super) seen: AdminSeams,
-    pub(super) usage: LiveStats,
-    pub(super) reloader: Arc<ConfigReloader>,
-    pub(super) welcome: Zeroizing<String>,
+/// How the server was started.
+pub(super) struct ServerStart {
+    pub(super) began: Instant,
     pub(super) manner: StartManner,
-    pub(super) behind: ServingParts,
+    pub(super) first_key: Option<SecretString>,
 }
 
-/// The parts of the server that are needed while it serves.
-pub(super) struct ServingParts {
-    pub(super) data_dir: PathBuf,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) directory: Arc<Directory>,
-    pub(super) upstreams: Arc<UpstreamRegistry>,
+/// A server whose sockets are bound and whose keys are set up. It serves nothing yet.
+pub(super) struct OpenServer {
+    reloader: Arc<ConfigReloader>,
+    console: Option<AdminListener>,
+    service: Arc<AdminService>,
+    seen: AdminSeams,
+    live_stats: LiveStats,
+    welcome: Zeroizing<String>,
+    /// Removes the file of the API's address when it is dropped.
+    address: Option<AddressFile>,
+    waits: StopWaits,
+}
+
+/// How long a server waits at a stop.
+#[derive(Clone, Copy)]
+struct StopWaits {
     /// How long new calls are still accepted after the first signal.
-    pub(super) drain_delay: Duration,
+    drain_delay: Duration,
     /// How long calls in flight may take after `drain_delay`.
-    pub(super) drain: Duration,
+    drain: Duration,
 }
 
 impl OpenServer {
-    /// Serves on all listeners until a stop signal, then aborts the background tasks.
+    /// Binds the admin listener, builds the operators' service over the roles, sets up the first keys, and writes the banner. Blocks.
+    ///
+    /// # Errors
+    /// Returns why the admin listener cannot be bound, or the keys cannot be set up.
+    pub(super) fn open(
+        config: &ServerSettings,
+        data_dir: &DataDir,
+        roles: &ServerRoles,
+        start: ServerStart,
+        base: ReloadBase,
+        context: &RoleContext,
+    ) -> Result<Self, String> {
+        let ServerRoles { engine, gateway, edge } = roles;
+        let (engines, edge) = (engine.as_ref().map(EngineRole::engines), edge.as_ref());
+        let certificate = edge.and_then(EdgeRole::certificate);
+        let (calls, upstreams) = (&gateway.gateway, &gateway.upstreams);
+        let reloader = ConfigReloader::new(
+            base,
+            config,
+            calls,
+            upstreams,
+            engines.clone(),
+            certificate.clone(),
+            context,
+        );
+        let manner = start.manner;
+        let (stores, clock) = (&gateway.stores, &context.clock);
+        let console = AdminListener::open(
+            &config.admin,
+            certificate.as_ref(),
+            manner,
+            config.server.edge.listen.port() != 0,
+            Arc::clone(&stores.operators),
+            (data_dir.path(), clock.now()),
+        )?;
+        if let (Some(edge), Some(console)) = (edge, &console) {
+            edge.show_console(console.url());
+        }
+        let (stored, names) = (data_dir.storage().reader(), KeyNames::new(&stores.directory));
+        let live_stats = LiveStats::new(&stored, &stores.recorder, calls, engines, clock, names.clone())?;
+        let known_calls = KnownCalls::new(&stored, &live_stats, &stores.recorder, clock, names)?;
+        let service = admin_service(roles, &reloader, &live_stats, context);
+        let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
+        let keys = first_keys(config, data_dir, roles, &service, &start, context)?;
+        let admin = console.as_ref().map(|console| console.welcome(&service, manner, clock.now()));
+        let admin = admin.transpose()?;
+        let address = edge.and_then(|edge| edge.publish_address(data_dir));
+        let welcome = WelcomeBanner {
+            url: edge.map(EdgeRole::url),
+            metrics: edge.and_then(EdgeRole::metrics_url),
+            data_dir: &config.data_dir,
+            models: &gateway.models,
+            keys: &keys,
+            admin: admin.as_deref().map(String::as_str),
+            manner,
+            took: start.began.elapsed(),
+        }
+        .text();
+        let drain_delay = config.server.drain_delay.unwrap_or_else(|| manner.drain_delay());
+        let waits = StopWaits { drain_delay, drain: config.server.drain };
+        let seen = AdminSeams {
+            inside: AdminData::new(calls, Arc::clone(&stores.ledger), &reloader, stored),
+            prompts: PromptViews::new(calls, &reloader),
+            calls: known_calls,
+            playground: PlaygroundRunner::new(calls, &stores.directory, clock),
+        };
+        Ok(Self { reloader, console, service, seen, live_stats, welcome, address, waits })
+    }
+
+    /// Reloads the configuration of this server.
+    pub(super) const fn reloader(&self) -> &Arc<ConfigReloader> {
+        &self.reloader
+    }
+
+    /// Serves until a stop signal, then aborts the background tasks. `signal` waits for the next signal.
+    ///
+    /// # Errors
+    /// Returns why the server cannot serve any longer.
     pub(super) async fn serve(
         self,
-        gateway: &Arc<Gateway>,
-        mut ticks: Vec<JoinHandle<()>>,
+        data_dir: &DataDir,
+        roles: &mut ServerRoles,
+        context: &RoleContext,
+        signal: impl AsyncFnMut(),
     ) -> Result<ServingEnd, String> {
-        let Self { edge, console, service, seen, usage, reloader, welcome, manner, behind } = self;
-        let ServingParts { data_dir, clock, directory, upstreams, drain_delay, drain } = behind;
-        let control = ControlSocket::bind(&data_dir).map_err(|error| error.to_string())?;
-        let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&clock)));
-        ticks.extend(
-            console.map(|console| tokio::spawn(console.serve(service, Arc::clone(&directory), clock, seen))),
-        );
-        ticks.push(tokio::spawn(usage.tend()));
-        ticks.push(tokio::spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&directory))));
-        ticks.push(tokio::spawn(objects::tend(Arc::downgrade(gateway))));
-        ticks.push(tokio::spawn(Arc::clone(&reloader).watch()));
-        let lister = Arc::clone(&reloader);
-        let relist = move |upstream: String| lister.relist(&upstream);
-        ticks.push(tokio::spawn(Arc::clone(&upstreams).tend(Arc::downgrade(gateway), relist)));
-        let follower = Arc::clone(&reloader);
-        let readdress = move |upstream: String| follower.readdress(&upstream);
-        ticks.push(tokio::spawn(Arc::clone(&upstreams).follow_names(readdress)));
-        ticks.push(tokio::spawn(upstreams.watch_loads()));
-        edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
-        let end = attend(edge, gateway, welcome, (manner, drain_delay, drain), reloader).await;
+        let Self { reloader, console, service, seen, live_stats, welcome, address, waits } = self;
+        let (edge, gateway) = (roles.edge.take(), &roles.gateway);
+        let mut tasks = JoinSet::new();
+        if let Some(engine) = &roles.engine {
+            engine.spawn_tasks(&mut tasks);
+        }
+        gateway.spawn_tasks(&reloader, &mut tasks);
+        let control = ControlSocket::bind(data_dir.path()).map_err(|error| error.to_string())?;
+        let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&context.clock)));
+        if let Some(console) = console {
+            let directory = Arc::clone(&gateway.stores.directory);
+            tasks.spawn(console.serve(service, directory, Arc::clone(&context.clock), seen));
+        }
+        tasks.spawn(live_stats.tend());
+        tasks.spawn(reloader.watch());
+        if let Some(edge) = &edge {
+            edge.show_warnings();
+        }
+        let gateway = &gateway.gateway;
+        let end = attend(edge, gateway, welcome, waits, signal).await;
         if !matches!(end, Ok(ServingEnd::Interrupted)) {
             // However serving ended, the ledger may close only after the last call has settled.
             gateway.drain(Duration::ZERO).await;
@@ -87,22 +178,106 @@ impl OpenServer {
         control.abort();
         // The aborted task drops its socket, which removes the socket's file.
         let _ = control.await;
-        ticks.iter().for_each(JoinHandle::abort);
+        tasks.abort_all();
+        drop(address);
         end
     }
 }
 
+/// Sets up the first keys and warns the operator about problems with them.
+fn first_keys(
+    config: &ServerSettings,
+    data_dir: &DataDir,
+    roles: &ServerRoles,
+    service: &AdminService,
+    start: &ServerStart,
+    context: &RoleContext,
+) -> Result<FirstKeys, String> {
+    let (stores, now) = (&roles.gateway.stores, context.clock.now());
+    let lost = service.reconcile(now).map_err(|error| error.to_string())?;
+    if !lost.is_empty() {
+        let names: Vec<_> = lost.iter().map(ToString::to_string).collect();
+        output::note(&format!(
+            "warning: the ledger did not know projects that have keys, so it is older than the keys; their balances start at zero: {}",
+            names.join(", ")
+        ));
+    }
+    let setup = FirstSetup { service, directory: &stores.directory, ledger: stores.ledger.as_ref(), now };
+    let play = start.manner == StartManner::Up;
+    let keys = setup.run(&config.first_start, start.first_key.as_ref(), play)?;
+    match &keys {
+        FirstKeys::Refused(why) => output::note(&format!("warning: {why}")),
+        FirstKeys::First(FirstKey { secret: Some(secret), .. }) if start.manner == StartManner::Serve => {
+            data_dir.keep_first_key(secret).map_err(|error| error.to_string())?;
+        }
+        _ => {}
+    }
+    Ok(keys)
+}
+
+/// The service that executes operators' commands.
+fn admin_service(
+    roles: &ServerRoles,
+    reloader: &Arc<ConfigReloader>,
+    live_stats: &LiveStats,
+    context: &RoleContext,
+) -> AdminService {
+    let GatewayRole { gateway, stores, upstreams, .. } = &roles.gateway;
+    let url = roles.edge.as_ref().map_or(NO_ADDRESS, EdgeRole::url).to_owned();
+    let stops_soon = roles.edge.as_ref().map(EdgeRole::stops_soon);
+    let (front, started, health) = (Arc::downgrade(gateway), context.clock.now(), stores.health());
+    let status = move || {
+        let mut status =
+            status(&url, front.upgrade().as_deref(), ServerStatus { started, ..health.status() });
+        if stops_soon.as_ref().is_some_and(|stops| stops.load(Ordering::Acquire)) {
+            status.not_ready.push(STOPS_SOON.to_owned());
+        }
+        status
+    };
+    let (defaults, reload, lister) = (Arc::clone(reloader), Arc::clone(reloader), Arc::clone(reloader));
+    let relist = move |upstream: String| lister.relist(&upstream);
+    let (live_stats, newest) = (live_stats.clone(), NewestCalls::new(gateway, &stores.recorder));
+    AdminService::new(
+        Arc::clone(&stores.directory),
+        Arc::clone(&stores.ledger),
+        Box::new(move || defaults.defaults()),
+        Box::new(status),
+    )
+    .with_operators(Arc::clone(&stores.operators))
+    .with_reload(Box::new(move || reload.reload("headrace reload")))
+    .with_routes(canaries::source(Arc::downgrade(gateway)))
+    .with_upstreams(upstreams.source(context.runtime.clone(), Arc::downgrade(gateway), relist))
+    .with_now(Box::new(move || live_stats.now().json()))
+    .with_recent(Box::new(move |most| newest.settled(most)))
+}
+
+fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {
+    let catalog = gateway.map(Gateway::catalog);
+    let models = catalog.iter().flat_map(|catalog| catalog.models()).map(|model| model.name.to_string());
+    let models: BTreeSet<String> = models.collect();
+    let aliases = catalog.iter().flat_map(|catalog| catalog.aliases()).map(ToString::to_string);
+    ServerStatus {
+        pid: std::process::id(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        listen: listen.to_owned(),
+        not_ready: gateway
+            .map_or_else(|| vec!["the server is starting".to_owned()], |gateway| gateway.not_ready(None)),
+        in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
+        models: models.into_iter().collect(),
+        aliases: aliases.collect(),
+        ..stored
+    }
+}
+
 /// Serves until the first signal. Then denies readiness, accepts calls for another `drain_delay`, and drains. The next
-/// signal ends the delay, and the one after it ends the drain.
+/// signal ends the delay, and the one after it ends the drain. Without an edge, the calls are those of this process.
 async fn attend(
-    edge: Edge<Gateway>,
+    edge: Option<EdgeRole>,
     gateway: &Arc<Gateway>,
     welcome: Zeroizing<String>,
-    (manner, drain_delay, drain): (StartManner, Duration, Duration),
-    reloader: Arc<ConfigReloader>,
+    StopWaits { drain_delay, drain }: StopWaits,
+    mut signal: impl AsyncFnMut(),
 ) -> Result<ServingEnd, String> {
-    let mut signals = ProcessSignals::new(manner, reloader)
-        .map_err(|error| format!("cannot listen for signals: {error}"))?;
     let (announce, announced) = tokio::sync::oneshot::channel::<()>();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let notice = async move {
@@ -113,13 +288,22 @@ async fn attend(
         // A dropped sender means the same as a message.
         let _ = stopped.await;
     };
-    let mut serving = std::pin::pin!(edge.serve_with_notice(notice, shutdown, drain));
+    let serving = async move {
+        match edge {
+            Some(edge) => edge.serve(notice, shutdown, drain).await,
+            None => {
+                shutdown.await;
+                gateway.drain(drain).await
+            }
+        }
+    };
+    let mut serving = std::pin::pin!(serving);
     // Only now, because a reader of this text may call or send a signal at once.
     output::say(&welcome);
     drop(welcome);
     tokio::select! {
         _ = &mut serving => return Err("the listener ended by itself".to_owned()),
-        () = signals.next() => {}
+        () = signal() => {}
     }
     drop(announce);
     if !drain_delay.is_zero() {
@@ -130,7 +314,7 @@ async fn attend(
         tokio::select! {
             _ = &mut serving => return Err("the listener ended by itself".to_owned()),
             () = tokio::time::sleep(drain_delay) => {}
-            () = signals.next() => {}
+            () = signal() => {}
         }
     }
     let count = gateway.in_flight();
@@ -139,26 +323,14 @@ async fn attend(
     output::note(&format!("draining: {count} {calls} in flight, {patience}"));
     drop(stop);
     tokio::select! {
-        report = &mut serving => {
-            if report.calls_cut_off > 0 {
-                let cut = report.calls_cut_off;
+        cut = &mut serving => {
+            if cut > 0 {
                 output::note(&format!("{cut} calls were cut off and settled for what they had delivered"));
             }
             Ok(ServingEnd::Drained)
         }
-        () = signals.next() => Ok(ServingEnd::Interrupted),
+        () = signal() => Ok(ServingEnd::Interrupted),
     }
-}
-
-/// The last message if some calls could not be settled.
-pub(super) fn left_open(open: &[HoldTaken]) -> String {
-    let names: Vec<String> = open.iter().take(MOST_NAMED).map(|held| held.hold.to_string()).collect();
-    let more = if open.len() > MOST_NAMED { ", …" } else { "" };
-    format!(
-        "stopped, and {} calls are not settled: their holds ({}{more}) are released at the next start and not charged",
-        open.len(),
-        names.join(", ")
-    )
 }
 
 /// How serving ended.

@@ -1,0 +1,217 @@
+//! The gateway role: the stores, the upstreams, and the gateway that answers calls with them. Must not know how calls
+//! arrive, nor how an engine computes.
+
+mod stores;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_catalog::Catalog;
+use headrace_config::ServerSettings;
+use headrace_domain::{Clock, TraceSink};
+use headrace_gateway::{Gateway, GatewayParts};
+use headrace_identity::{Directory, Operators};
+use headrace_ledger::{CommandResult, LedgerAdmin, LedgerOperation, Receipt};
+use headrace_limits::Limits;
+use headrace_terminal::output;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use self::stores::GatewayStores;
+use super::engine::EngineRole;
+use crate::banner::ModelOffer;
+use crate::datadir::DataDir;
+use crate::exporters::Exporters;
+use crate::records::StoredRecords;
+use crate::reload::{self, ConfigReloader};
+use crate::role_context::RoleContext;
+use crate::running_model::RunningModel;
+use crate::tokenizer_assets::AssetsByModel;
+use crate::upstreams::{UpstreamModels, UpstreamRegistry};
+use crate::{canaries, gauges, objects, spending};
+
+/// Time by which a lease on limits outlives the longest hold. Only a lease that no call ends reaches this age.
+const LEASE_MARGIN: Duration = Duration::from_secs(60);
+/// Interval at which holds that no call settled are expired.
+const EXPIRE_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which idle limit counters are removed.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
+/// Cache of the tokenizer assets of workers' models, relative to the data directory.
+const WORDS_CACHE: &str = "cache/words";
+
+/// The gateway role of a server.
+pub(crate) struct GatewayRole {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) stores: GatewayStores,
+    pub(crate) upstreams: Arc<UpstreamRegistry>,
+    /// The models at the start: local ones first, then those of upstreams.
+    pub(crate) models: Vec<ModelOffer>,
+    limits: Limits,
+    exporters: Exporters,
+    context: RoleContext,
+}
+
+impl GatewayRole {
+    /// Opens the stores, asks the upstreams for their models, and builds the gateway over these and the local models.
+    /// Resumes the work that an earlier process left. Blocks.
+    ///
+    /// # Errors
+    /// Returns what cannot be opened or served. The stores are closed again.
+    pub(crate) fn open(
+        config: &ServerSettings,
+        assets: AssetsByModel,
+        data_dir: &DataDir,
+        identities: (Arc<Directory>, Arc<Operators>),
+        engine: Option<&EngineRole>,
+        context: &RoleContext,
+    ) -> Result<Self, String> {
+        let RoleContext { clock, metrics, runtime } = context;
+        let stores = GatewayStores::open(config, data_dir, identities, context)?;
+        // Longer than any call, so no call outlives its hold.
+        let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
+        let cache = data_dir.path().join(WORDS_CACHE);
+        let upstreams = Arc::new(UpstreamRegistry::new(Arc::clone(clock), Some(cache)));
+        let exporters = Exporters::start(&config.telemetry, &stores.recorder, metrics, clock)?;
+        let running = engine.map(|engine| engine.engines().running()).unwrap_or_default();
+        let built = ask_upstreams(config, assets, &upstreams, runtime).and_then(|fronted| {
+            let gateway = build(config, data_dir, &running, &fronted, &stores, &limits, clock)?;
+            Ok((gateway, fronted))
+        });
+        let (gateway, fronted) = match built {
+            Ok(built) => built,
+            Err(why) => {
+                // The reason why there is no gateway is the one to report.
+                let _ = stores.close();
+                exporters.close(runtime);
+                return Err(why);
+            }
+        };
+        let served = running.iter().map(|model| &model.served).chain(&fronted.models);
+        let models = served.map(|model| ModelOffer::of(model)).collect();
+        let role = Self { gateway, stores, upstreams, models, limits, exporters, context: context.clone() };
+        role.begin(data_dir, fronted);
+        Ok(role)
+    }
+
+    /// Resumes the work that an earlier process left, follows the upstreams, and registers the gauges.
+    fn begin(&self, data_dir: &DataDir, fronted: UpstreamModels) {
+        let Self { gateway, stores, upstreams, limits, context, .. } = self;
+        let RoleContext { clock, metrics, runtime } = context;
+        gateway.keep_shadow_spending(spending::of(data_dir.path()));
+        objects::take_over(runtime, gateway, clock.now());
+        if let Err(why) = canaries::restore(gateway, &stores.directory) {
+            output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
+        }
+        upstreams.take_over(fronted, metrics, runtime);
+        gauges::register(metrics, &stores.ledger, limits);
+        gauges::register_gateway(metrics, gateway);
+        gauges::register_shadows(metrics, gateway);
+        gauges::register_canaries(metrics, gateway);
+        stores.health().register(metrics);
+    }
+
+    /// Spawns the periodic tasks. `reloader` serves other models when an upstream has others than before.
+    pub(crate) fn spawn_tasks(&self, reloader: &Arc<ConfigReloader>, tasks: &mut JoinSet<()>) {
+        let Self { gateway, stores, upstreams, limits, context, .. } = self;
+        tasks.spawn(expire_holds(Arc::clone(&stores.ledger), Arc::clone(&context.clock)));
+        tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
+        tasks.spawn(stores.health().tend());
+        tasks.spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&stores.directory)));
+        tasks.spawn(objects::tend(Arc::downgrade(gateway)));
+        let lister = Arc::clone(reloader);
+        let relist = move |upstream: String| lister.relist(&upstream);
+        tasks.spawn(Arc::clone(upstreams).tend(Arc::downgrade(gateway), relist));
+        let follower = Arc::clone(reloader);
+        let readdress = move |upstream: String| follower.readdress(&upstream);
+        tasks.spawn(Arc::clone(upstreams).follow_names(readdress));
+        tasks.spawn(Arc::clone(upstreams).watch_loads());
+    }
+
+    /// Closes the stores once the gateway is drained, and sends what the exporters have queued. Blocks.
+    ///
+    /// # Errors
+    /// Returns why not every call is settled on the disk.
+    pub(crate) fn close(self) -> Result<(), String> {
+        let closed = self.stores.close();
+        self.exporters.close(&self.context.runtime);
+        closed
+    }
+}
+
+/// Asks the upstreams for their models. A fault of one upstream is reported and does not stop the others.
+fn ask_upstreams(
+    config: &ServerSettings,
+    assets: AssetsByModel,
+    upstreams: &UpstreamRegistry,
+    runtime: &Handle,
+) -> Result<UpstreamModels, String> {
+    runtime.block_on(upstreams.look_up(config));
+    let sites = upstreams.sites_of(config).map_err(|faults| faults.join("\n"))?;
+    let sites = runtime.block_on(reload::ask_new(sites));
+    for site in &sites {
+        if let Some(fault) = site.fault() {
+            output::note(&format!("warning: {fault}; it is asked again"));
+        }
+    }
+    let fronted = upstreams.fronted(config, assets, sites);
+    fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
+    Ok(fronted)
+}
+
+/// Builds the gateway over the local models and those of upstreams.
+fn build(
+    config: &ServerSettings,
+    data_dir: &DataDir,
+    running: &[RunningModel],
+    fronted: &UpstreamModels,
+    stores: &GatewayStores,
+    limits: &Limits,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<Gateway>, String> {
+    let offer = reload::offer(config, running, fronted, clock);
+    let offer =
+        offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
+    let catalog = Catalog::checked(offer, clock.now()).map_err(|error| error.to_string())?;
+    let reader = data_dir.storage().reader().traces_when_read();
+    let parts = GatewayParts {
+        clock: Arc::clone(clock),
+        directory: Arc::clone(&stores.directory),
+        limits: limits.clone(),
+        ledger: Arc::clone(&stores.ledger_client),
+        traces: Arc::clone(&stores.recorder) as Arc<dyn TraceSink>,
+        records: Arc::new(StoredRecords::new(Arc::clone(&stores.recorder), reader)),
+        objects: Arc::clone(&stores.objects.objects),
+        files: Some(Arc::clone(&stores.objects.files)),
+        cache_secret: data_dir.cache_salt(),
+        owner: stores.owner,
+    };
+    Gateway::new(parts, catalog, config.gateway.clone()).map_err(|error| error.to_string())
+}
+
+/// Expires holds that no call settled, until the future is dropped.
+async fn expire_holds(ledger: Arc<dyn LedgerAdmin>, clock: Arc<dyn Clock>) {
+    loop {
+        tokio::time::sleep(EXPIRE_EVERY).await;
+        let done = ledger.transact(vec![LedgerOperation::ExpireHolds], clock.now());
+        if let [CommandResult::Done(Receipt::ReleasedMany { holds, .. })] = done.verdicts.as_slice()
+            && !holds.is_empty()
+        {
+            let (count, first) = (holds.len(), holds.first());
+            tracing::error!(
+                count,
+                ?first,
+                "holds expired before they were settled; nothing was charged for them"
+            );
+        }
+        // A failing journal reports its own error; the next tick retries.
+        let _ = done.durable.await;
+    }
+}
+
+/// Removes idle limit counters, until the future is dropped.
+async fn sweep_limits(limits: Limits, clock: Arc<dyn Clock>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        limits.sweep(clock.now());
+    }
+}
