@@ -11,17 +11,13 @@ use headrace_admin_http::{
     Secured,
 };
 use headrace_config::admin::{AdminListen, AdminSettings};
-use headrace_domain::{Clock, UnixNanos};
+use headrace_domain::UnixNanos;
 use headrace_edge::TlsCertificate;
-use headrace_identity::{Directory, OperatorId, Operators, Role};
+use headrace_identity::{OperatorId, Operators, Role};
 use headrace_terminal::output;
 use secrecy::zeroize::Zeroizing;
 
-use crate::admin_data::AdminData;
 use crate::banner::StartManner;
-use crate::call_records::KnownCalls;
-use crate::playground;
-use crate::prompts::PromptViews;
 use crate::session_file::SessionFile;
 
 /// The address that `up` prefers.
@@ -30,13 +26,9 @@ const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081)
 const ACTOR: &str = "first start";
 const FIRST_OPERATOR: &str = "owner";
 
-/// The handlers behind the admin listener.
-pub(crate) struct AdminSeams {
-    pub(crate) inside: AdminData,
-    pub(crate) prompts: PromptViews,
-    pub(crate) calls: KnownCalls,
-    pub(crate) playground: playground::PlaygroundRunner,
-}
+/// Why a listener with TLS cannot be opened beside no edge.
+const NO_CERTIFICATE: &str = "`admin.tls` takes the certificate of the edge, and this server has no edge: put a proxy with TLS in \
+                              front of the admin listener, and name it in `admin.url`";
 
 /// An admin listener that is bound but not serving yet.
 pub(crate) struct AdminListener {
@@ -49,7 +41,7 @@ pub(crate) struct AdminListener {
 }
 
 impl AdminListener {
-    /// Binds the listener, if it is wanted. If the API takes any free port, this listener does too.
+    /// Binds the listener, if it is wanted. `certificate` is the edge's. If the API takes any free port, this listener does too.
     pub(crate) fn open(
         settings: &AdminSettings,
         certificate: Option<&Arc<TlsCertificate>>,
@@ -79,8 +71,9 @@ impl AdminListener {
         }
         let secure = match (settings.tls, certificate) {
             (true, Some(certificate)) => Some(secured(certificate)?),
-            // The configuration check refuses `admin.tls` without a certificate.
-            (false, _) | (true, None) => None,
+            // The configuration check refuses `admin.tls` without certificate files.
+            (true, None) => return Err(NO_CERTIFICATE.to_owned()),
+            (false, _) => None,
         };
         let is_safe =
             secure.is_some() || settings.url.as_deref().is_some_and(|url| url.starts_with("https://"));
@@ -143,33 +136,19 @@ impl AdminListener {
         Ok(Zeroizing::new(format!("{}{how}", self.url)))
     }
 
+    /// Its port.
+    pub(crate) fn port(&self) -> u16 {
+        self.listener.local_addr().port()
+    }
+
+    /// The sessions of operators that are signed in.
+    pub(crate) const fn sessions(&self) -> &Arc<OperatorSessions> {
+        &self.sessions
+    }
+
     /// Serves until the future is dropped.
-    pub(crate) async fn serve(
-        self,
-        service: Arc<AdminService>,
-        directory: Arc<Directory>,
-        clock: Arc<dyn Clock>,
-        seen: AdminSeams,
-    ) {
-        let Self { listener, secure, sessions, url, .. } = self;
-        let port = listener.local_addr().port();
-        let pages = ConsolePages { asset: page, missing, policy: console::CONTENT_SECURITY_POLICY };
-        let AdminSeams { inside, prompts, calls, playground } = seen;
-        let (server, prompts, calls, playground) =
-            (Arc::new(inside), Arc::new(prompts), Arc::new(calls), Arc::new(playground));
-        let parts = AdminParts {
-            service,
-            sessions,
-            directory,
-            server,
-            prompts,
-            calls,
-            playground,
-            clock,
-            pages,
-            url,
-            port,
-        };
+    pub(crate) async fn serve(self, parts: AdminParts) {
+        let Self { listener, secure, .. } = self;
         if let Err(error) = AdminHttp::new(parts).serve(listener, secure).await {
             output::note(&format!("warning: operators are not listened to any longer: {error}"));
         }
@@ -183,6 +162,11 @@ fn secured(certificate: &Arc<TlsCertificate>) -> Result<Secure, String> {
         let handshake = acceptor.accept(stream);
         Box::pin(async move { Ok(Box::new(handshake.await?) as Box<dyn ByteStream>) }) as Secured
     }))
+}
+
+/// The console's files and the pages of the documentation.
+pub(crate) const fn pages() -> ConsolePages {
+    ConsolePages { asset: page, missing, policy: console::CONTENT_SECURITY_POLICY }
 }
 
 /// The asset at a path: a page of the documentation, or a file of the console.

@@ -33,20 +33,17 @@ pub(crate) struct KnownCalls {
 }
 
 impl KnownCalls {
-    /// Opens the traces of a server's stores.
-    ///
-    /// # Errors
-    /// Returns an error if the traces cannot be read.
+    /// Looks for calls in a server's stores. The traces are opened when they are first read.
     pub(crate) fn new(
         stored: &StorageReader,
         live_stats: &LiveStats,
         recorder: &Arc<TraceRecorder>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
-    ) -> Result<Self, String> {
+    ) -> Self {
         let reader = stored.traces_when_read();
         let (live_stats, recorder, clock) = (live_stats.clone(), Arc::clone(recorder), Arc::clone(clock));
-        Ok(Self { live_stats, recorder, reader, clock, names })
+        Self { live_stats, recorder, reader, clock, names }
     }
 
     /// Finds the record of a call: in memory right after its answer, later in the store.

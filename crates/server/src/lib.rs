@@ -31,6 +31,7 @@ pub mod model_facts;
 pub mod models;
 mod newest;
 mod objects;
+mod operator_access;
 mod playground;
 mod port_holder;
 pub mod prompt_reports;

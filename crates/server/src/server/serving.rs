@@ -1,40 +1,24 @@
 //! Serves clients and operators, with the background tasks beside them, until a stop signal. Must not know how a role
 //! was opened.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use headrace_admin::control::ControlSocket;
-use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::CallService;
 use headrace_config::ServerSettings;
-use headrace_edge::STOPS_SOON;
 use headrace_gateway::Gateway;
 use headrace_identity::SecretString;
 use headrace_terminal::output;
 use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinSet;
 
-use crate::admin_data::AdminData;
-use crate::admin_listener::{AdminListener, AdminSeams};
 use crate::banner::{StartManner, WelcomeBanner};
-use crate::call_records::KnownCalls;
-use crate::canaries;
 use crate::datadir::{AddressFile, DataDir};
 use crate::first_start::{FirstKey, FirstKeys, FirstSetup};
-use crate::key_names::KeyNames;
-use crate::live_stats::LiveStats;
-use crate::newest::NewestCalls;
-use crate::playground::PlaygroundRunner;
-use crate::prompts::PromptViews;
+use crate::operator_access::OperatorAccess;
 use crate::reload::{ConfigReloader, ReloadBase};
 use crate::role_context::RoleContext;
-use crate::roles::{EdgeRole, EngineRole, GatewayRole, ServerRoles};
-
-/// The address of a server without an edge, in its status.
-const NO_ADDRESS: &str = "no address";
+use crate::roles::{EdgeRole, EngineRole, ServerRoles};
 
 /// How the server was started.
 pub(super) struct ServerStart {
@@ -46,10 +30,7 @@ pub(super) struct ServerStart {
 /// A server whose sockets are bound and whose keys are set up. It serves nothing yet.
 pub(super) struct OpenServer {
     reloader: Arc<ConfigReloader>,
-    console: Option<AdminListener>,
-    service: Arc<AdminService>,
-    seen: AdminSeams,
-    live_stats: LiveStats,
+    operators: OperatorAccess,
     welcome: Zeroizing<String>,
     /// Removes the file of the API's address when it is dropped.
     address: Option<AddressFile>,
@@ -66,7 +47,7 @@ struct StopWaits {
 }
 
 impl OpenServer {
-    /// Binds the admin listener, builds the operators' service over the roles, sets up the first keys, and writes the banner. Blocks.
+    /// Opens the operators' access to the roles, sets up the first keys, and writes the banner. Blocks.
     ///
     /// # Errors
     /// Returns why the admin listener cannot be bound, or the keys cannot be set up.
@@ -82,36 +63,11 @@ impl OpenServer {
         let (engines, edge) = (engine.as_ref().map(EngineRole::engines), edge.as_ref());
         let certificate = edge.and_then(EdgeRole::certificate);
         let (calls, upstreams) = (&gateway.gateway, &gateway.upstreams);
-        let reloader = ConfigReloader::new(
-            base,
-            config,
-            calls,
-            upstreams,
-            engines.clone(),
-            certificate.clone(),
-            context,
-        );
+        let reloader = ConfigReloader::new(base, config, calls, upstreams, engines, certificate, context);
         let manner = start.manner;
-        let (stores, clock) = (&gateway.stores, &context.clock);
-        let console = AdminListener::open(
-            &config.admin,
-            certificate.as_ref(),
-            manner,
-            config.server.edge.listen.port() != 0,
-            Arc::clone(&stores.operators),
-            (data_dir.path(), clock.now()),
-        )?;
-        if let (Some(edge), Some(console)) = (edge, &console) {
-            edge.show_console(console.url());
-        }
-        let (stored, names) = (data_dir.storage().reader(), KeyNames::new(&stores.directory));
-        let live_stats = LiveStats::new(&stored, &stores.recorder, calls, engines, clock, names.clone())?;
-        let known_calls = KnownCalls::new(&stored, &live_stats, &stores.recorder, clock, names)?;
-        let service = admin_service(roles, &reloader, &live_stats, context);
-        let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
-        let keys = first_keys(config, data_dir, roles, &service, &start, context)?;
-        let admin = console.as_ref().map(|console| console.welcome(&service, manner, clock.now()));
-        let admin = admin.transpose()?;
+        let operators = OperatorAccess::open(config, data_dir, manner, roles, &reloader, context)?;
+        let keys = first_keys(config, data_dir, roles, &operators, &start, context)?;
+        let admin = operators.welcome(manner, context.clock.now())?;
         let address = edge.and_then(|edge| edge.publish_address(data_dir));
         let welcome = WelcomeBanner {
             url: edge.map(EdgeRole::url),
@@ -126,13 +82,7 @@ impl OpenServer {
         .text();
         let drain_delay = config.server.drain_delay.unwrap_or_else(|| manner.drain_delay());
         let waits = StopWaits { drain_delay, drain: config.server.drain };
-        let seen = AdminSeams {
-            inside: AdminData::new(calls, Arc::clone(&stores.ledger), &reloader, stored),
-            prompts: PromptViews::new(calls, &reloader),
-            calls: known_calls,
-            playground: PlaygroundRunner::new(calls, &stores.directory, clock),
-        };
-        Ok(Self { reloader, console, service, seen, live_stats, welcome, address, waits })
+        Ok(Self { reloader, operators, welcome, address, waits })
     }
 
     /// Reloads the configuration of this server.
@@ -151,20 +101,14 @@ impl OpenServer {
         context: &RoleContext,
         signal: impl AsyncFnMut(),
     ) -> Result<ServingEnd, String> {
-        let Self { reloader, console, service, seen, live_stats, welcome, address, waits } = self;
+        let Self { reloader, operators, welcome, address, waits } = self;
         let (edge, gateway) = (roles.edge.take(), &roles.gateway);
         let mut tasks = JoinSet::new();
         if let Some(engine) = &roles.engine {
             engine.spawn_tasks(&mut tasks);
         }
         gateway.spawn_tasks(&reloader, &mut tasks);
-        let control = ControlSocket::bind(data_dir.path()).map_err(|error| error.to_string())?;
-        let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&context.clock)));
-        if let Some(console) = console {
-            let directory = Arc::clone(&gateway.stores.directory);
-            tasks.spawn(console.serve(service, directory, Arc::clone(&context.clock), seen));
-        }
-        tasks.spawn(live_stats.tend());
+        let control = operators.spawn_tasks(data_dir.path(), &context.clock, &mut tasks)?;
         tasks.spawn(reloader.watch());
         if let Some(edge) = &edge {
             edge.show_warnings();
@@ -189,11 +133,11 @@ fn first_keys(
     config: &ServerSettings,
     data_dir: &DataDir,
     roles: &ServerRoles,
-    service: &AdminService,
+    operators: &OperatorAccess,
     start: &ServerStart,
     context: &RoleContext,
 ) -> Result<FirstKeys, String> {
-    let (stores, now) = (&roles.gateway.stores, context.clock.now());
+    let (service, stores, now) = (&operators.service, &roles.gateway.stores, context.clock.now());
     let lost = service.reconcile(now).map_err(|error| error.to_string())?;
     if !lost.is_empty() {
         let names: Vec<_> = lost.iter().map(ToString::to_string).collect();
@@ -213,60 +157,6 @@ fn first_keys(
         _ => {}
     }
     Ok(keys)
-}
-
-/// The service that executes operators' commands.
-fn admin_service(
-    roles: &ServerRoles,
-    reloader: &Arc<ConfigReloader>,
-    live_stats: &LiveStats,
-    context: &RoleContext,
-) -> AdminService {
-    let GatewayRole { gateway, stores, upstreams, .. } = &roles.gateway;
-    let url = roles.edge.as_ref().map_or(NO_ADDRESS, EdgeRole::url).to_owned();
-    let stops_soon = roles.edge.as_ref().map(EdgeRole::stops_soon);
-    let (front, started, health) = (Arc::downgrade(gateway), context.clock.now(), stores.health());
-    let status = move || {
-        let mut status =
-            status(&url, front.upgrade().as_deref(), ServerStatus { started, ..health.status() });
-        if stops_soon.as_ref().is_some_and(|stops| stops.load(Ordering::Acquire)) {
-            status.not_ready.push(STOPS_SOON.to_owned());
-        }
-        status
-    };
-    let (defaults, reload, lister) = (Arc::clone(reloader), Arc::clone(reloader), Arc::clone(reloader));
-    let relist = move |upstream: String| lister.relist(&upstream);
-    let (live_stats, newest) = (live_stats.clone(), NewestCalls::new(gateway, &stores.recorder));
-    AdminService::new(
-        Arc::clone(&stores.directory),
-        Arc::clone(&stores.ledger),
-        Box::new(move || defaults.defaults()),
-        Box::new(status),
-    )
-    .with_operators(Arc::clone(&stores.operators))
-    .with_reload(Box::new(move || reload.reload("headrace reload")))
-    .with_routes(canaries::source(Arc::downgrade(gateway)))
-    .with_upstreams(upstreams.source(context.runtime.clone(), Arc::downgrade(gateway), relist))
-    .with_now(Box::new(move || live_stats.now().json()))
-    .with_recent(Box::new(move |most| newest.settled(most)))
-}
-
-fn status(listen: &str, gateway: Option<&Gateway>, stored: ServerStatus) -> ServerStatus {
-    let catalog = gateway.map(Gateway::catalog);
-    let models = catalog.iter().flat_map(|catalog| catalog.models()).map(|model| model.name.to_string());
-    let models: BTreeSet<String> = models.collect();
-    let aliases = catalog.iter().flat_map(|catalog| catalog.aliases()).map(ToString::to_string);
-    ServerStatus {
-        pid: std::process::id(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        listen: listen.to_owned(),
-        not_ready: gateway
-            .map_or_else(|| vec!["the server is starting".to_owned()], |gateway| gateway.not_ready(None)),
-        in_flight: gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX)),
-        models: models.into_iter().collect(),
-        aliases: aliases.collect(),
-        ..stored
-    }
 }
 
 /// Serves until the first signal. Then denies readiness, accepts calls for another `drain_delay`, and drains. The next
