@@ -201,3 +201,26 @@ fn first_owner(service: &AdminService, now: UnixNanos) -> Result<OperatorId, Str
 fn execute(service: &AdminService, command: AdminCommand, now: UnixNanos) -> Result<AdminReply, String> {
     service.execute(command, ACTOR, now).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use headrace_identity::{HashSecret, MemoryKeyStore};
+
+    use super::*;
+
+    #[test]
+    fn a_listener_with_tls_needs_the_certificate_of_an_edge() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(MemoryKeyStore::default());
+        let operators = Arc::new(Operators::open(store, &HashSecret::new([1; 32])).unwrap());
+        let open = |tls| {
+            let settings =
+                AdminSettings { listen: AdminListen::At(free()), url: None, tls, most_connections: 8 };
+            let here = (dir.path(), UnixNanos::new(1));
+            AdminListener::open(&settings, None, StartManner::Serve, true, Arc::clone(&operators), here)
+        };
+        assert!(open(false).unwrap().is_some());
+        let why = open(true).err().unwrap();
+        assert!(why.contains("`admin.tls`") && why.contains("`admin.url`"), "{why}");
+    }
+}

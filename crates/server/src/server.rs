@@ -2,6 +2,8 @@
 //! closes the roles in order. Makes no decision that belongs to one of them.
 
 mod serving;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
