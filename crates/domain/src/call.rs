@@ -109,8 +109,8 @@ impl RelayedBody {
     }
 }
 
-/// The places of a relayed body's top-level fields that later steps need. The pass that reads the body records them, so
-/// that no later step searches the body.
+/// The places of a relayed body's top-level fields that later steps need, and whether it has others. The pass that reads
+/// the body records them, so that no later step searches the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BodyFields {
     /// The model's name.
@@ -129,6 +129,9 @@ pub struct BodyFields {
     pub output_config: FieldSpan,
     /// vLLM's `structured_outputs`.
     pub structured_outputs: FieldSpan,
+    /// Whether every field is one of a call with a plain text answer: no tools, no format, no stop strings, no field that
+    /// is not known. `false` for a body that is no object.
+    pub only_plain: bool,
 }
 
 /// The place of a value in a body, in bytes. White space may precede the value. Empty if the body has no such value, or

@@ -7,6 +7,7 @@ mod as_chat_tests;
 mod beginning;
 #[cfg(test)]
 mod blank_tests;
+mod body_facts;
 mod body_fields;
 mod chat_parts;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod texts_tests;
 mod translate;
 #[cfg(test)]
 mod translate_tests;
+mod walk;
 mod write_chat;
 mod write_messages;
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::{CacheLabel, Call, Code, Endpoint, Prompt, RelayedBody};
 
-use super::body_fields::model_place;
+use super::body_fields::{BodyField, model_place};
 use super::fields::{ObjectField, ObjectFields};
 use headrace_wire::BadRequest;
 use headrace_wire::json::writer::{raw, value};
@@ -26,12 +26,6 @@ pub struct BodyEdits<'a> {
     pub label: Option<(&'static str, CacheLabel)>,
 }
 
-/// Headrace's own additions to the dialects. The gateway reads them, and no other server knows them.
-pub(super) const OWN: &[&str] = &["headrace", "timeout"];
-/// Salts of cached prefixes (vLLM, SGLang). If they were passed on unchanged, two tenants with the same salt would
-/// share prefixes.
-pub(super) const SALTS: &[&str] = &["cache_salt", "extra_key"];
-
 /// Returns the body of a call that [`super::skim`] read, for a receiver in the same dialect. The edits are applied,
 /// Headrace's own additions are left out, and all other bytes stay as they came.
 ///
@@ -42,7 +36,7 @@ pub fn edited(call: &Call, edits: &BodyEdits<'_>) -> Result<Bytes, BadRequest> {
     let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
     let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
     let edited = if wants_usage || bound.is_some() || relayed.has_own_fields {
-        BodyCuts::of(&relayed.body, edits, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
+        BodyCuts::of(relayed, edits, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
     } else {
         renamed(relayed, edits)
     };
@@ -105,11 +99,12 @@ struct BodyCuts(Vec<(Range<usize>, BytesMut)>);
 
 impl BodyCuts {
     fn of(
-        body: &[u8],
+        relayed: &RelayedBody,
         edits: &BodyEdits<'_>,
         wants_usage: bool,
         bound: Option<(&'static str, u32)>,
     ) -> Option<Self> {
+        let body = relayed.body.as_ref();
         let mut cuts = Self::default();
         let mut model = BytesMut::new();
         value(&mut model, edits.model);
@@ -135,7 +130,9 @@ impl BodyCuts {
             }
         }
         cuts.0.push((find("model")?.value.clone(), model));
-        cuts.leave_out(&fields);
+        if relayed.has_own_fields {
+            cuts.leave_out(&fields);
+        }
         cuts.0.sort_unstable_by_key(|(place, _)| place.start);
         Some(cuts)
     }
@@ -164,10 +161,7 @@ impl BodyCuts {
 
     /// Leaves out Headrace's own additions and the caller's salts, each with the comma that becomes superfluous.
     fn leave_out(&mut self, fields: &[ObjectField<'_>]) {
-        let own = |field: &&ObjectField<'_>| {
-            let key = field.key.as_ref();
-            OWN.contains(&key) || SALTS.contains(&key)
-        };
+        let own = |field: &&ObjectField<'_>| BodyField::named(&field.key).is_left_out();
         let leading = fields.iter().take_while(own).count();
         if let (true, Some(first), Some(kept)) = (leading > 0, fields.first(), fields.get(leading)) {
             self.replace(&(first.start..kept.start), "");

@@ -206,6 +206,32 @@ pub(super) const TEXTS: &[&str] = &[
     "title",
 ];
 
+/// The kinds of strings that an unknown field may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StringsHold {
+    /// Texts. Nested fields with the name of an address field hold addresses.
+    Texts,
+    /// Addresses.
+    Addresses,
+    /// Texts. A text that looks like an address counts as one.
+    Both,
+}
+
+impl StringsHold {
+    /// The kind of a field, by its name alone.
+    pub(super) fn by_name(key: &str) -> Self {
+        if is_address(key) { Self::Addresses } else { Self::Texts }
+    }
+
+    /// The kind of a field of a part. A server may fetch anything there that looks like an address.
+    pub(super) fn in_part(key: &str) -> Self {
+        match Self::by_name(key) {
+            Self::Texts if !TEXTS.contains(&key) => Self::Both,
+            holds => holds,
+        }
+    }
+}
+
 /// Whether a text begins like an address, regardless of its field's name.
 pub(super) fn looks_like_address(text: &str) -> bool {
     const SCHEMES: &[&str] = &["file:", "ftp:", "gopher:", "http:", "https:", "s3:", "gs:", "unix:"];

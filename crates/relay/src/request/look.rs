@@ -1,17 +1,45 @@
-//! One walk over a body of any dialect. It separates what a model reads (texts) from labels and media data.
+//! The values that a body of any dialect has: messages, items, parts, tools, schemas. Separates what a model reads (texts)
+//! from labels and media data.
 //! Knows no parameters and decides nothing. It reports what it passes to a [`BodyVisitor`].
 
 use std::borrow::Cow;
 
 use headrace_domain::Code;
 
-use super::guard;
+use super::body_fields::BodyField;
+use super::guard::{self, StringsHold};
 use headrace_wire::WireLimits;
 use headrace_wire::fault::{FieldFault, Read};
 use headrace_wire::json::{JsonReader, ValueKind};
 
-/// A visitor over the strings of a body.
-pub(super) trait BodyVisitor {
+/// A visitor over a body. It fills what its caller asks for. What it does not override costs it nothing.
+pub(super) trait BodyVisitor: Sized {
+    /// Whether the walk refuses tensors and second spellings of fields. A later visit need not: the first one did.
+    fn checks(&self) -> bool {
+        true
+    }
+
+    /// Whether the walk visits the value of a top-level field. It skips all others.
+    fn wants(&self, _field: BodyField) -> bool {
+        true
+    }
+
+    /// Whether the body's tools are reported one by one. If not, their fields are visited like those of a schema.
+    fn reports_tools(&self) -> bool {
+        true
+    }
+
+    /// The next value is that of a top-level field.
+    fn field_begin(&mut self, _field: BodyField) {}
+
+    /// The value of a top-level field took the bytes from `start` to `end`. White space may precede it.
+    fn field_end(&mut self, _field: BodyField, _start: usize, _end: usize) {}
+
+    /// The next value names the end user, in this top-level field.
+    fn user(&mut self, r: &mut JsonReader<'_>, _field: BodyField) -> Read<()> {
+        free(self, r)
+    }
+
     /// The next value is a text that a model may read. The visitor must read or skip it.
     fn text(&mut self, r: &mut JsonReader<'_>) -> Read<()>;
 
@@ -37,8 +65,8 @@ pub(super) trait BodyVisitor {
     /// A part that is not text.
     fn media(&mut self) {}
 
-    /// A message or an item begins.
-    fn message_begin(&mut self) {}
+    /// The message or item at this index begins.
+    fn message_begin(&mut self, _index: usize) {}
 
     /// The current message or item ends.
     fn message_end(&mut self) -> Read<()> {
@@ -50,13 +78,49 @@ pub(super) trait BodyVisitor {
         self.opaque(r)
     }
 
+    /// `messages` ends. `is_list` is false if it was no list.
+    fn messages_end(&mut self, _is_list: bool) -> Read<()> {
+        Ok(())
+    }
+
+    /// The next value is in the list of messages, but no object.
+    fn no_message(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
+        free(self, r)
+    }
+
     /// The next value is the content of a message, as a string.
     fn said(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text(r)
     }
 
+    /// The next value is the `content`, `output` or `summary` of a message or item, and no string.
+    fn message_content(&mut self, r: &mut JsonReader<'_>, _key: &str, limits: &WireLimits) -> Read<()> {
+        content(self, r, limits)
+    }
+
+    /// The next value is that of an unknown field of a message or item.
+    fn unknown_field(&mut self, r: &mut JsonReader<'_>, key: &str, _limits: &WireLimits) -> Read<()> {
+        other(self, r, key, StringsHold::by_name(key))
+    }
+
+    /// The next value is the input of a call, as a string.
+    fn input_text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
+        self.text(r)
+    }
+
+    /// The part at this index of its list begins.
+    fn part_begin(&mut self, _index: usize) {}
+
     /// The type of a message part.
     fn part_kind(&mut self, _kind: &str) {}
+
+    /// The next value carries the image, document or sound of a part.
+    fn part_payload(&mut self, r: &mut JsonReader<'_>, _key: &str, limits: &WireLimits) -> Read<()> {
+        payload(self, r, limits)
+    }
+
+    /// The current part ends.
+    fn part_end(&mut self) {}
 
     /// The next value is the id of an uploaded file, in place of its data.
     fn file_id(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
@@ -108,32 +172,6 @@ pub(super) fn free(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<
             free(look, r)
         }),
         ValueKind::Null | ValueKind::Bool | ValueKind::Number => r.skip_scalar().map(drop),
-    }
-}
-
-/// The kinds of strings that an unknown field may hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StringsHold {
-    /// Texts. Nested fields with the name of an address field hold addresses.
-    Texts,
-    /// Addresses.
-    Addresses,
-    /// Texts. A text that looks like an address counts as one.
-    Both,
-}
-
-impl StringsHold {
-    /// The kind of a field, by its name alone.
-    pub(super) fn by_name(key: &str) -> Self {
-        if guard::is_address(key) { Self::Addresses } else { Self::Texts }
-    }
-
-    /// The kind of a field of a part. A server may fetch anything there that looks like an address.
-    fn in_part(key: &str) -> Self {
-        match Self::by_name(key) {
-            Self::Texts if !guard::TEXTS.contains(&key) => Self::Both,
-            holds => holds,
-        }
     }
 }
 
@@ -195,42 +233,48 @@ fn text(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
 
 /// Visits `messages`.
 pub(super) fn messages(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != ValueKind::Array {
-        return free(look, r);
+    let is_list = r.kind()? == ValueKind::Array;
+    if is_list {
+        r.array(limits.max_messages, |r, index| message(look, r, index, limits))?;
+    } else {
+        free(look, r)?;
     }
-    r.array(limits.max_messages, |r, _| message(look, r, limits))
+    look.messages_end(is_list)
 }
 
 /// Visits `input` of the Responses API or of embeddings: a text or a list.
 pub(super) fn input(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != ValueKind::Array {
-        return text(look, r);
+    match r.kind()? {
+        ValueKind::Array => r.array(limits.max_messages, |r, index| item(look, r, index, limits)),
+        ValueKind::String => look.input_text(r),
+        _ => text(look, r),
     }
-    r.array(limits.max_messages, |r, _| item(look, r, limits))
 }
 
-fn item(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+fn item(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, index: usize, limits: &WireLimits) -> Read<()> {
     if r.kind()? != ValueKind::Object {
         return free(look, r);
     }
-    look.message_begin();
+    look.message_begin(index);
     r.object(|r, key| match key.as_ref() {
         "content" if r.kind()? == ValueKind::String => look.said(r),
         "role" if r.kind()? == ValueKind::String => look.role(r),
-        "content" | "output" | "summary" => content(look, r, limits),
+        "content" | "output" | "summary" => look.message_content(r, key, limits),
         "arguments" | "input" if r.kind()? == ValueKind::String => look.json_text(r),
         "type" | "role" | "status" | "phase" | "id" | "call_id" => word(look, r),
         "encrypted_content" => opaque(look, r),
         "tools" => tools(look, r, limits.max_tools),
         "name" => text(look, r),
-        key => other(look, r, key, StringsHold::by_name(key)),
+        key => look.unknown_field(r, key, limits),
     })?;
     look.message_end()
 }
 
 /// Visits an unknown field of a message, an item or a part.
 fn other(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, key: &str, holds: StringsHold) -> Read<()> {
-    guard::spelled_once(key, guard::MESSAGE)?;
+    if look.checks() {
+        guard::spelled_once(key, guard::MESSAGE)?;
+    }
     look.key(key);
     // No server fetches the addresses that earlier answers cite.
     match key {
@@ -239,11 +283,16 @@ fn other(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, key: &str, holds: 
     }
 }
 
-fn message(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+fn message(
+    look: &mut impl BodyVisitor,
+    r: &mut JsonReader<'_>,
+    index: usize,
+    limits: &WireLimits,
+) -> Read<()> {
     if r.kind()? != ValueKind::Object {
-        return free(look, r);
+        return look.no_message(r);
     }
-    look.message_begin();
+    look.message_begin(index);
     r.object(|r, key| match key.as_ref() {
         "content" if r.kind()? == ValueKind::String => look.said(r),
         "role" if r.kind()? == ValueKind::String => look.role(r),
@@ -252,7 +301,7 @@ fn message(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLim
                 // If the content is neither a string nor a list, its receiver judges whether it is empty.
                 look.part_kind("unknown");
             }
-            content(look, r, limits)
+            look.message_content(r, key, limits)
         }
         "role" => word(look, r),
         "name" | "tool_call_id" | "reasoning_content" | "reasoning" | "refusal" => text(look, r),
@@ -261,7 +310,7 @@ fn message(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLim
         }
         "function_call" => tool_call(look, r),
         "cache_control" => opaque(look, r),
-        key => other(look, r, key, StringsHold::by_name(key)),
+        key => look.unknown_field(r, key, limits),
     })?;
     look.message_end()
 }
@@ -277,7 +326,9 @@ fn tool_call(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
         "function" | "custom" => tool_call(look, r),
         "arguments" | "input" if r.kind()? == ValueKind::String => look.json_text(r),
         key => {
-            guard::spelled_once(key, guard::MESSAGE)?;
+            if look.checks() {
+                guard::spelled_once(key, guard::MESSAGE)?;
+            }
             look.key(key);
             free(look, r)
         }
@@ -293,18 +344,19 @@ pub(super) fn content(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limit
         _ => return text(look, r),
     }
     look.parts_begin();
-    r.array(limits.max_content_parts, |r, _| part(look, r, limits))?;
+    r.array(limits.max_content_parts, |r, index| part(look, r, index, limits))?;
     look.parts_end();
     Ok(())
 }
 
-fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, index: usize, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
         ValueKind::Object => {}
         // Some servers accept plain strings as parts.
         ValueKind::String => return look.part_text(r),
         _ => return free(look, r),
     }
+    look.part_begin(index);
     let (mut cites, mut address) = (false, None);
     r.object(|r, key| match key.as_ref() {
         "type" if r.kind()? == ValueKind::String => {
@@ -313,7 +365,7 @@ fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits
                 look.media();
             }
             look.part_kind(&kind);
-            not_a_tensor(&kind)?;
+            not_a_tensor(look, &kind)?;
             cites = CITING.contains(&kind.as_ref());
             Ok(())
         }
@@ -329,7 +381,7 @@ fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits
         // A label, such as the source of a search result.
         "source" if r.kind()? == ValueKind::String => text(look, r),
         "source" | "image_url" | "audio_url" | "video_url" | "input_audio" | "file" | "image" | "audio"
-        | "video" | "file_url" => payload(look, r, limits),
+        | "video" | "file_url" => look.part_payload(r, key, limits),
         "file_data" if r.kind()? == ValueKind::String => {
             let at = r.position();
             carried(look, at, &r.string()?)
@@ -344,10 +396,11 @@ fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits
             Ok(())
         }
         key => {
-            not_a_tensor(key)?;
+            not_a_tensor(look, key)?;
             other(look, r, key, StringsHold::in_part(key))
         }
     })?;
+    look.part_end();
     match address.filter(|(_, url)| !cites && !guard::is_data(url)) {
         Some((at, url)) => look.address(at, &url),
         None => Ok(()),
@@ -357,8 +410,8 @@ fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits
 /// Types of parts that cite an address.
 const CITING: &[&str] = &["search_result", "url_citation", "web_fetch_result", "web_search_result"];
 
-fn not_a_tensor(name: &str) -> Read<()> {
-    if !guard::TENSORS.contains(&name) {
+fn not_a_tensor(look: &impl BodyVisitor, name: &str) -> Read<()> {
+    if !look.checks() || !guard::TENSORS.contains(&name) {
         return Ok(());
     }
     let why = "tensors are not taken from a request, as servers unpickle them; send the text, image or sound itself";
@@ -383,7 +436,7 @@ fn payload(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLim
     let (mut is_text, mut data) = (false, None::<Cow<'_, str>>);
     r.object(|r, key| match key.as_ref() {
         "type" if r.kind()? == ValueKind::String => {
-            is_text = matches!(r.string()?.as_ref(), "text" | "content");
+            is_text = holds_text(&r.string()?);
             Ok(())
         }
         "data" | "file_data" if r.kind()? == ValueKind::String => {
@@ -407,6 +460,27 @@ fn payload(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLim
         look.found(&data);
     }
     Ok(())
+}
+
+/// Whether the source of a document holds text. Reads an object, and skips any other value.
+pub(super) fn is_text_source(r: &mut JsonReader<'_>) -> Read<bool> {
+    if r.kind()? != ValueKind::Object {
+        return r.skip().map(|()| false);
+    }
+    let mut is_text = false;
+    r.object(|r, key| match key.as_ref() {
+        "type" if r.kind()? == ValueKind::String => {
+            is_text = holds_text(&r.string()?);
+            Ok(())
+        }
+        _ => r.skip(),
+    })?;
+    Ok(is_text)
+}
+
+/// Whether a source of this type holds text in place of data.
+fn holds_text(kind: &str) -> bool {
+    matches!(kind, "text" | "content")
 }
 
 fn url(look: &mut impl BodyVisitor, at: usize, url: &str) -> Read<()> {
@@ -478,7 +552,9 @@ fn field_of_described(
         "name" | "description" => text(look, r),
         "parameters" | "input_schema" | "schema" => free(look, r),
         key => {
-            guard::spelled_once(key, guard::TOOL)?;
+            if look.checks() {
+                guard::spelled_once(key, guard::TOOL)?;
+            }
             look.key(key);
             match StringsHold::by_name(key) {
                 StringsHold::Addresses => unknown(look, r, StringsHold::Addresses),

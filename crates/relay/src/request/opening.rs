@@ -1,11 +1,15 @@
 //! Finds the end user and the opening of a conversation without reading the rest of the body. Callers use both to send
 //! the same user or conversation along the same route. Must not know the route.
+//!
+//! The route decides which reader visits the body, so this search comes before the visit (`walk`). It checks nothing, and
+//! finds the same in a body that the visit refuses.
 
 use std::fmt;
 
 use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::body_fields::BodyField;
 use super::fields::ObjectFields;
 
 /// Separates two texts. UTF-8 text cannot contain this byte.
@@ -18,10 +22,10 @@ pub fn user_named(body: &[u8]) -> Option<String> {
     for field in ObjectFields::of(body)? {
         let value = || serde_json::from_slice::<Value>(body.get(field.value.clone())?).ok();
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        match field.key.as_ref() {
-            "safety_identifier" => safety = value().as_ref().and_then(text),
-            "user" => user = value().as_ref().and_then(text).or(user),
-            "metadata" => {
+        match BodyField::named(&field.key) {
+            BodyField::SafetyIdentifier => safety = value().as_ref().and_then(text),
+            BodyField::User => user = value().as_ref().and_then(text).or(user),
+            BodyField::Metadata => {
                 user = user.or_else(|| value().as_ref().and_then(|value| text(value.get("user_id")?)));
             }
             _ => {}
@@ -37,13 +41,13 @@ pub fn opening(body: &[u8]) -> Vec<u8> {
     let (mut system, mut first) = (Vec::new(), Vec::new());
     for field in ObjectFields::of(body).into_iter().flatten() {
         let Some(value) = body.get(field.value.clone()) else { break };
-        match field.key.as_ref() {
-            "system" => {
+        match BodyField::named(&field.key) {
+            BodyField::System => {
                 if let Ok(value) = serde_json::from_slice(value) {
                     add(&value, &mut system);
                 }
             }
-            "messages" => {
+            BodyField::Messages => {
                 // Returns an error if the list was not read to its end.
                 let _ =
                     serde_json::Deserializer::from_slice(value).deserialize_seq(OpeningHasher(&mut first));
@@ -102,8 +106,11 @@ fn add(content: &Value, to: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::Endpoint;
+    use headrace_wire::WireLimits;
     use serde_json::json;
 
+    use super::super::skim;
     use super::*;
 
     #[test]
@@ -158,5 +165,58 @@ mod tests {
             assert!(of(none.clone()).is_empty(), "{none}");
         }
         assert!(opening(br#"{"messages":[{"role":"assistant","content":"x"}"#).is_empty());
+    }
+
+    /// A route is chosen before any reader refuses the body.
+    #[test]
+    fn a_body_that_is_refused_later_keeps_its_user_and_its_opening() {
+        for (body, user) in [
+            (r#"{"user":"a","user":"b"}"#, Some("b")),
+            (r#"{"safety_identifier":"s","user":"u","safety_identifier":5}"#, Some("u")),
+            (r#"{"metadata":{"user_id":"a","user_id":"b"}}"#, Some("b")),
+            (r#"{"user":"u","messages":[{]}"#, Some("u")),
+            (r#"{"user":"u","x":"\ud800","n":"#, Some("u")),
+        ] {
+            assert_eq!(user_named(body.as_bytes()).as_deref(), user, "{body}");
+            let read = skim(Endpoint::ChatCompletions, body.as_bytes().into(), &WireLimits::default());
+            assert!(read.is_err(), "{body}");
+        }
+        for (messages, texts) in [
+            (r#"[{"role":"user","content":"a","content":"b"}]"#, "b"),
+            (r#"[{"content":"a"},{"Role":"x","role":"user"},{]"#, "a"),
+            (r#"[{"content":"a"},{"role":"user","content":"\ud800"}]"#, "a"),
+            (r#"[{"content":[{"text":"a"},{"type":"image_embeds","text":"b"}],"role":"user"}]"#, "a b"),
+        ] {
+            let body = format!(r#"{{"model":"m","messages":{messages}}}"#);
+            let found = opening(body.as_bytes());
+            let found: Vec<&str> = found
+                .split(|byte| *byte == BETWEEN)
+                .map(|text| std::str::from_utf8(text).unwrap())
+                .filter(|text| !text.is_empty())
+                .collect();
+            assert_eq!(found.join(" "), texts, "{body}");
+            let read = skim(Endpoint::ChatCompletions, body.into(), &WireLimits::default());
+            assert!(read.is_err(), "{messages}");
+        }
+    }
+
+    /// Readers accept these bodies.
+    #[test]
+    fn an_opening_is_what_a_tree_shows_of_it() {
+        for (messages, texts) in [
+            (r#"[{"role":"user","content":[{"type":"later","text":["a",{"text":"b"}]}]}]"#, "a b"),
+            (r#"[{"role":"user","content":[{"type":"tool_result","content":[{"text":"a"}]},"b"]}]"#, "b"),
+            (r#"[{"role":"system","content":"a"},{"role":"user","content":"b","x":1e999}]"#, "a"),
+            (r#"["x",{"role":"user","content":{"text":"a"}}]"#, ""),
+        ] {
+            let body = format!(r#"{{"model":"m","messages":{messages}}}"#);
+            let found = opening(body.as_bytes());
+            let found = String::from_utf8_lossy(&found).replace('\u{fffd}', " ");
+            assert_eq!(found.trim(), texts, "{body}");
+            assert!(
+                skim(Endpoint::ChatCompletions, body.into(), &WireLimits::default()).is_ok(),
+                "{messages}"
+            );
+        }
     }
 }

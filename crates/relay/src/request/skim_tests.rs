@@ -278,3 +278,24 @@ fn of_a_response_its_bound_and_its_size_are_read() {
         assert_eq!((bad.param.as_deref(), bad.code.name()), (Some(param), code));
     }
 }
+
+#[test]
+fn the_end_user_is_where_its_dialect_has_it() {
+    let user = |more: &str| {
+        format!(r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"user","content":"x"}}],{more}}}"#)
+    };
+    for (endpoint, more, expected) in [
+        (Endpoint::ChatCompletions, r#""user":"u""#, Some("u")),
+        (Endpoint::ChatCompletions, r#""user":"u","safety_identifier":"s""#, Some("s")),
+        (Endpoint::ChatCompletions, r#""user":"u","safety_identifier":5"#, Some("u")),
+        (Endpoint::ChatCompletions, r#""metadata":{"user_id":"m"}"#, None),
+        (Endpoint::Messages, r#""metadata":{"k":"v","user_id":"m"}"#, Some("m")),
+        (Endpoint::Messages, r#""metadata":["user_id"]"#, None),
+        (Endpoint::Messages, r#""user":"u","safety_identifier":"s""#, None),
+    ] {
+        let call = read(endpoint, &user(more)).unwrap();
+        assert_eq!(call.user.as_ref().map(|user| user.as_str()), expected, "{more}");
+    }
+    let bad = read(Endpoint::Messages, &user(r#""metadata":{"User_id":"m"}"#)).unwrap_err();
+    assert_eq!(bad.param.as_deref(), Some("metadata.User_id"));
+}

@@ -3,8 +3,9 @@
 
 use headrace_domain::TextPlace;
 
+use super::body_fields::BodyField;
 use super::look::{self, BodyVisitor};
-use headrace_wire::WireLimits;
+use super::walk;
 use headrace_wire::fault::Read;
 use headrace_wire::json::{JsonReader, ValueKind};
 
@@ -46,41 +47,31 @@ const UNREAD: &[&str] = &[
 /// passed.
 pub fn texts(body: &[u8], each: &mut dyn FnMut(&str, TextPlace)) -> bool {
     let Ok(mut reader) = JsonReader::new(body, usize::MAX, usize::MAX) else { return false };
-    let mut texts = TextVisitor { each, message: None, listed: false, joined: Vec::new(), unreadable: false };
-    let read = read(&mut texts, &mut reader);
+    let mut texts =
+        TextVisitor { each, message: None, is_listed: false, joined: Vec::new(), unreadable: false };
+    let read = walk::body(&mut texts, &mut reader, None, &walk::no_limits(), parameter);
     read.is_ok() && !texts.unreadable
 }
 
-fn read(texts: &mut TextVisitor<'_>, r: &mut JsonReader<'_>) -> Read<()> {
-    let limits = WireLimits {
-        max_messages: usize::MAX,
-        max_content_parts: usize::MAX,
-        max_tools: usize::MAX,
-        max_tool_calls: usize::MAX,
-        ..WireLimits::default()
-    };
-    r.object(|r, key| match key.as_ref() {
-        "messages" => look::messages(texts, r, &limits),
-        "system" => look::content(texts, r, &limits),
-        "tools" | "functions" | "response_format" | "output_config" | "text" => {
-            look::described(texts, r, usize::MAX)
-        }
-        "prompt" => texts.listed(|texts| prompt(texts, r)),
-        "input" => texts.listed(|texts| look::input(texts, r, &limits)),
-        "suffix" | "instructions" => look::free(texts, r),
-        "input_embeds" | "input_ids" | "prompt_embeds" | "prompt_token_ids" => {
+/// Reads a field beside the conversation.
+fn parameter(texts: &mut TextVisitor<'_>, r: &mut JsonReader<'_>, field: BodyField, key: &str) -> Read<()> {
+    match (field, key) {
+        (BodyField::ResponseFormat | BodyField::OutputConfig, _) => look::described(texts, r, usize::MAX),
+        (BodyField::Prompt, _) => prompt(texts, r),
+        (_, "suffix" | "instructions") => look::free(texts, r),
+        (_, "input_embeds" | "input_ids" | "prompt_embeds" | "prompt_token_ids") => {
             texts.unreadable |= r.kind()? != ValueKind::Null;
             r.skip()
         }
-        key if UNREAD.contains(&key) => r.skip(),
-        key => match r.kind()? {
+        _ if UNREAD.contains(&key) => r.skip(),
+        _ => match r.kind()? {
             ValueKind::String | ValueKind::Array | ValueKind::Object => {
                 texts.key(key);
                 look::free(texts, r)
             }
             ValueKind::Null | ValueKind::Bool | ValueKind::Number => r.skip(),
         },
-    })
+    }
 }
 
 /// Visits a prompt: texts, or token ids, which cannot be read as text.
@@ -100,7 +91,7 @@ struct TextVisitor<'e> {
     /// The message or item that is being read.
     message: Option<MessageTexts>,
     /// Texts outside of messages are inputs of their own.
-    listed: bool,
+    is_listed: bool,
     /// For each open list of parts: its joined texts so far, and their number.
     joined: Vec<(String, usize)>,
     /// The model receives something other than text.
@@ -117,16 +108,8 @@ struct MessageTexts {
 }
 
 impl TextVisitor<'_> {
-    /// Reads a parameter whose texts are inputs of their own, unless they are messages.
-    fn listed(&mut self, read: impl FnOnce(&mut Self) -> Read<()>) -> Read<()> {
-        self.listed = true;
-        let read = read(self);
-        self.listed = false;
-        read
-    }
-
     fn beside(&mut self, text: &str) {
-        let is_apart = self.listed && self.message.is_none();
+        let is_apart = self.is_listed && self.message.is_none();
         (self.each)(text, if is_apart { TextPlace::Apart } else { TextPlace::Beside });
     }
 
@@ -153,12 +136,21 @@ impl TextVisitor<'_> {
 }
 
 impl BodyVisitor for TextVisitor<'_> {
+    // Every field of a tool is shown to the rules.
+    fn reports_tools(&self) -> bool {
+        false
+    }
+
+    fn field_begin(&mut self, field: BodyField) {
+        self.is_listed = matches!(field, BodyField::Prompt | BodyField::Input);
+    }
+
     fn text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.beside(&r.string()?);
         Ok(())
     }
 
-    fn message_begin(&mut self) {
+    fn message_begin(&mut self, _index: usize) {
         self.message = Some(MessageTexts::default());
     }
 

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use headrace_domain::TextPlace;
+use headrace_domain::{Endpoint, TextPlace};
+use headrace_wire::WireLimits;
 
-use super::texts;
+use super::{skim, texts};
 
 fn of(body: &Value) -> Vec<String> {
     let mut found = Vec::new();
@@ -152,4 +153,38 @@ fn inputs_and_prompts_are_texts_of_their_own() {
         let is_apart = |_: &str, place| assert_eq!(place, TextPlace::Apart, "{body}");
         assert!(texts(body.to_string().as_bytes(), &mut { is_apart }));
     }
+}
+
+/// Tools of the body are shown with all of their keys, those of an item with what a model sees.
+#[test]
+fn tools_are_shown_by_the_list_that_holds_them() {
+    let tools = json!([{"type": "web_search_20250305", "name": "n", "max_uses": 3},
+        {"type": "namespace", "name": "s", "tools": [{"type": "function", "name": "f"}]}]);
+    assert_eq!(
+        of(&json!({"tools": tools})),
+        ["n", "max_uses", "s", "tools", "type", "function", "name", "f"]
+    );
+    assert_eq!(of(&json!({"input": [{"type": "mcp_list_tools", "tools": tools}]})), ["n", "s", "f"]);
+}
+
+/// `skim` leaves the fields of a format to the receiver. Rules do not pass a body that may be read in two ways.
+#[test]
+fn a_format_with_a_second_spelling_is_not_shown_whole() {
+    for field in ["response_format", "output_config"] {
+        let body =
+            json!({"model": "m", "messages": [{"role": "user", "content": "a"}], field: {"Type": "x"}});
+        let body = body.to_string();
+        let limits = WireLimits::default();
+        assert!(skim(Endpoint::ChatCompletions, body.clone().into(), &limits).is_ok(), "{body}");
+        assert!(!texts(body.as_bytes(), &mut |_, _| {}), "{body}");
+    }
+}
+
+/// One rule for all dialects, because a server may read the fields of another one.
+#[test]
+fn the_fields_of_every_dialect_are_shown() {
+    let body = json!({"user": "u", "safety_identifier": "s", "metadata": {"user_id": "m", "k": "v"},
+        "tool_choice": {"function": {"name": "f"}}, "text": {"format": {"name": "n"}}, "functions": [{"name": "g"}],
+        "input": [{"role": "user", "content": "i"}], "messages": [{"content": "c"}], "system": "y"});
+    assert_eq!(of(&body), ["n", "g", "i", "c", "y"]);
 }
