@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 /// Bytes that may wait for a follower before it gets no more.
 const FOLLOWER_BYTES: usize = 64 * 1024;
 
-/// Further copies of the events that exist while they are stored.
+/// Copies of a response's events that its storing makes, besides the one that followers read.
 const STORED_COPIES: u64 = 4;
 
 /// The state of a running response.

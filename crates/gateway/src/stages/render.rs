@@ -353,7 +353,7 @@ pub(crate) fn salt_of(secret: &[u8; 32], project: &ProjectId, model: &ServedMode
     CacheSalt::derive(secret, project.as_str(), model.name.as_str(), call.cache_salt.as_deref())
 }
 
-/// Reserves the memory that the call may need, in place of what reading it took.
+/// Replaces the memory that reading the body reserved by the memory that the call may need.
 fn take_memory(gateway: &Gateway, work: &RenderedWork) -> Result<(), Rejection> {
     let estimate = MemoryEstimate::of(work, gateway.config().delivery_buffer_bytes);
     let bound = gateway.memory().bounds().call;

@@ -58,7 +58,7 @@ impl PartialCall {
     }
 }
 
-/// The choice of the events, and the place to put them.
+/// Receives the events of tool calls: the number of the choice that they belong to, and the list that they are added to.
 pub(super) struct CallSink<'a> {
     pub(super) choice: u32,
     /// The answer's id, as a seed for generated ids.
