@@ -36,7 +36,7 @@ pub enum EncoderBody {
     /// ModernBERT.
     Modern(ModernBertConfig),
     /// A decoder whose last hidden states are used.
-    Causal(ModelConfig),
+    Causal(Box<ModelConfig>),
 }
 
 /// BERT and RoBERTa: learned positions, and norms after each residual sum.
@@ -387,7 +387,7 @@ fn causal(members: &Map<String, Value>) -> Result<(EncoderBody, usize), Checkpoi
     let mut config = ModelConfig::read_as(Architecture::Qwen3, members)?;
     config.head.linear = None;
     let max_tokens = config.max_positions;
-    Ok((EncoderBody::Causal(config), max_tokens))
+    Ok((EncoderBody::Causal(Box::new(config)), max_tokens))
 }
 
 fn score_head(fields: &Fields<'_>, family: Family) -> Result<ScoreHead, CheckpointError> {

@@ -131,7 +131,7 @@ impl Encoder {
                 let tables = rope::tables(own, max_tokens);
                 let core = Core { kernels, weights, kv, tables, scratch: Default::default() };
                 let rows = batch::Rows::default();
-                (Body::Causal(Box::new(Causal { config: own.clone(), shape, core, rows })), bytes)
+                (Body::Causal(Box::new(Causal { config: (**own).clone(), shape, core, rows })), bytes)
             }
         };
         checkpoint.release_pages();
