@@ -224,6 +224,9 @@ pub(super) fn whole(
     if let Some(usage) = &message.usage {
         answer.usage.read(UsageNames::Anthropic, usage, &mut answer.notes);
     }
+    if message.has_signature {
+        answer.begins(ONLY);
+    }
     for bytes in message.texts {
         answer.heard(ONLY, bytes, reading);
     }

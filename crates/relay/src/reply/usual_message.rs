@@ -16,6 +16,8 @@ pub(super) struct WeighedMessage<'a> {
     pub(super) texts: Vec<usize>,
     /// Bytes of each call's name and input, as separate entries.
     pub(super) calls: Vec<usize>,
+    /// Whether a block has a signature. A signature begins the answer, as a text does.
+    pub(super) has_signature: bool,
     pub(super) stop_reason: Option<&'a str>,
     pub(super) stop_sequence: Option<&'a str>,
 }
@@ -73,7 +75,7 @@ pub(super) fn message(data: &[u8]) -> Option<WeighedMessage<'_>> {
 
 fn block(cursor: &mut StrictCursor<'_>, message: &mut WeighedMessage<'_>) -> Option<()> {
     let (mut seen, mut kind) = (0, None);
-    let (mut said, mut thought, mut name, mut input) = (0, 0, 0, 0);
+    let (mut said, mut thought, mut name, mut input, mut signature) = (0, 0, 0, 0, 0);
     cursor.members(|cursor, key| {
         let (bit, slot) = match key {
             "type" => {
@@ -91,7 +93,7 @@ fn block(cursor: &mut StrictCursor<'_>, message: &mut WeighedMessage<'_>) -> Opt
             "text" => (2, &mut said),
             "thinking" => (3, &mut thought),
             "name" => (4, &mut name),
-            "signature" => (5, &mut 0),
+            "signature" => (5, &mut signature),
             "data" => (6, &mut 0),
             "id" => (7, &mut 0),
             _ => return cursor.skip(),
@@ -100,6 +102,7 @@ fn block(cursor: &mut StrictCursor<'_>, message: &mut WeighedMessage<'_>) -> Opt
         *slot = cursor.text()?.length;
         Some(())
     })?;
+    message.has_signature |= signature > 0;
     match kind? {
         "text" => message.texts.push(said),
         "thinking" => message.texts.push(thought),

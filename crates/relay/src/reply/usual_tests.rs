@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
+use serde_json::json;
 
 use super::answer::{AnswerReader, EventReading};
 use super::{ReplyFault, anthropic, openai, usual, usual_message};
@@ -297,6 +298,17 @@ fn same_message(body: &[u8]) -> Result<(), TestCaseError> {
     let full = outcome(1, &[], |answer, reading| anthropic::whole_in_full(body, answer, reading));
     prop_assert_eq!(weighed, full, "{}", String::from_utf8_lossy(body));
     Ok(())
+}
+
+#[test]
+fn a_signature_alone_begins_a_message() {
+    for kind in ["text", "thinking", "tool_use"] {
+        for stop_reason in ["end_turn", "error"] {
+            let block = json!({"type": kind, "signature": "hello"});
+            let body = json!({"content": [block], "stop_reason": stop_reason}).to_string();
+            same_message(body.as_bytes()).unwrap();
+        }
+    }
 }
 
 proptest! {
