@@ -50,8 +50,10 @@ impl CudaModel {
         let sizes = Sizes::new(config, options, &heads, device.multiprocessors());
         let blocks = sizes.blocks(options, memory.free, device.name())?;
         let layout = KvLayout::single(sizes.group(blocks));
-        let max_positions =
-            config.max_positions.min(options.max_positions.unwrap_or(usize::MAX)).min(layout.positions());
+        let max_positions = config
+            .max_positions
+            .min(options.max_positions.unwrap_or(usize::MAX))
+            .min(layout.first().positions());
         let (weights, weight_bytes) =
             Weights::load(&mut *device, config, tensors, options.threads, progress)?;
         let pages = pages(&mut *device, config.layers, blocks, &heads)?;

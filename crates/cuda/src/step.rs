@@ -123,7 +123,7 @@ impl Step {
         for chunk in batch {
             let count = chunk.tokens.len();
             let needed = group.blocks_for(chunk.start + count);
-            let blocks = chunk.tables.first().iter().take(needed);
+            let blocks = chunk.tables.full.iter().take(needed);
             put(words, tables + table, blocks.map(|&block| word(block as usize)));
             let all = count * heads.group();
             let (at, each) = match count <= FEW_TOKENS {
@@ -220,7 +220,7 @@ fn word(value: usize) -> i32 {
 mod tests {
     use super::*;
     use headrace_kernels::forward::ForwardShape;
-    use headrace_kv_layout::{KvLayout, PerGroup};
+    use headrace_kv_layout::{BlockTables, KvLayout};
 
     const GROUP: KvGroup = KvGroup::full(64, 1);
     const FORWARD: ForwardShape =
@@ -236,7 +236,7 @@ mod tests {
         table: &'a [u32],
         logits: LogitsWanted,
     ) -> SequenceChunk<'a> {
-        SequenceChunk { tokens, start, tables: PerGroup::new([table]), logits }
+        SequenceChunk { tokens, start, tables: BlockTables::single(table), logits }
     }
 
     #[test]

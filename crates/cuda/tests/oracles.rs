@@ -13,7 +13,7 @@ use headrace_cuda::{CudaModel, LoadOptions};
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa, argmax};
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 use headrace_model::Model;
 use serde::Deserialize;
 
@@ -85,7 +85,7 @@ fn blocks(positions: usize) -> Vec<u32> {
 fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let mut out = Logits::default();
     let chunk =
-        SequenceChunk { tokens: ids, start, tables: PerGroup::new([table]), logits: LogitsWanted::All };
+        SequenceChunk { tokens: ids, start, tables: BlockTables::single(table), logits: LogitsWanted::All };
     model.step(&[chunk], &mut out).unwrap();
     assert_eq!(out.rows(), ids.len());
     (0..ids.len()).map(|row| out.row(row).unwrap().to_vec()).collect()

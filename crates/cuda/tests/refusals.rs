@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadError, LoadOptions, bytes_beside_kv, kv_bytes_per_block};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
-use headrace_kv_layout::PerGroup;
+use headrace_kv_layout::BlockTables;
 
 use crate::common::{Emulated, MULTIPROCESSORS, Trouble};
 
@@ -40,7 +40,7 @@ fn load(device: Emulated, checkpoint: &Checkpoint, options: &LoadOptions) -> Res
 fn step(model: &mut CudaModel, token: u32, block: u32) -> Result<Vec<f32>, ForwardError> {
     let mut out = Logits::default();
     let (tokens, table) = ([token], [block]);
-    let tables = PerGroup::new([&table[..]]);
+    let tables = BlockTables::single(&table[..]);
     let chunk = SequenceChunk { tokens: &tokens, start: 0, tables, logits: LogitsWanted::Last };
     model.step(&[chunk], &mut out)?;
     Ok(out.row(0).unwrap().to_vec())
@@ -153,7 +153,7 @@ fn a_bad_batch_is_refused_and_the_model_goes_on() {
         (&[5], 1 << 40, &[0], "pass position"),
     ] {
         let bad =
-            SequenceChunk { tokens, start, tables: PerGroup::new([blocks]), logits: LogitsWanted::Last };
+            SequenceChunk { tokens, start, tables: BlockTables::single(blocks), logits: LogitsWanted::Last };
         match model.step(&[bad], &mut out) {
             Err(ForwardError::BadBatch { chunk: 0, message }) => {
                 assert!(message.contains(named), "{message}")

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadOptions};
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 
 const VOCAB: usize = 130;
 const BLOCKS: usize = 128;
@@ -127,7 +127,7 @@ fn alone(model: &mut CudaModel, sequence: usize, length: usize) -> Vec<Vec<u32>>
     let chunk = SequenceChunk {
         tokens: &tokens,
         start: 0,
-        tables: PerGroup::new([&table]),
+        tables: BlockTables::single(&table),
         logits: LogitsWanted::All,
     };
     model.step(&[chunk], &mut out).unwrap();
@@ -173,7 +173,7 @@ fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random)
             batch.push(SequenceChunk {
                 tokens: &all[s][done[s]..done[s] + length],
                 start: done[s],
-                tables: PerGroup::new([tables[s]]),
+                tables: BlockTables::single(tables[s]),
                 logits,
             });
             owners.push((s, length, logits));
@@ -234,7 +234,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
             .map(|s| SequenceChunk {
                 tokens: &all[s][..20 + s % 3],
                 start: 0,
-                tables: PerGroup::new([tables[s]]),
+                tables: BlockTables::single(tables[s]),
                 logits: LogitsWanted::None,
             })
             .collect();
@@ -248,7 +248,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
             .map(|s| SequenceChunk {
                 tokens: &all[s][19..20],
                 start: 19,
-                tables: PerGroup::new([tables[s]]),
+                tables: BlockTables::single(tables[s]),
                 logits: LogitsWanted::Last,
             })
             .collect();

@@ -190,6 +190,10 @@ pub enum MissReason {
     Differs,
     /// No cached prompt continues from here.
     NeverSeen,
+    /// The block is cached, but not the state of the recurrent layers there, from which a sequence could continue.
+    StateNotKept,
+    /// The block is cached, but the layers with a window no longer keep the positions before it.
+    WindowFreed,
 }
 
 impl MissReason {
@@ -203,6 +207,8 @@ impl MissReason {
             Self::Expired => "expired",
             Self::Differs => "differs",
             Self::NeverSeen => "never_seen",
+            Self::StateNotKept => "state_not_kept",
+            Self::WindowFreed => "window_freed",
         }
     }
 }

@@ -102,7 +102,7 @@ impl Intake {
             vocab: to_u32(shape.vocab),
             context_window: to_u32(scheduler.config().context_window),
             max_logprobs: MAX_LOGPROBS,
-            kv_tokens: shape.kv.positions() as u64,
+            kv_tokens: shape.kv.pool_tokens(scheduler.config().context_window) as u64,
             continues: ResumeSupport::Exactly,
             grammars: true,
             thought_caps: true,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Job, JobError, JobTicket, LoadReport, SubmitRefusal};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
-use headrace_kv_layout::PerGroup;
+use headrace_kv_layout::{BlockTables, StateSlots};
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId, Work};
 
 use crate::config::{EngineConfig, EngineError};
@@ -96,10 +96,19 @@ pub struct Stepper {
 struct Batch {
     chunks: Vec<PlannedChunk>,
     tokens: Vec<u32>,
-    /// The block tables of all chunks: for each chunk, one table per cache group.
+    /// The block tables of all chunks: for each chunk, that of all positions and that of the window.
     blocks: Vec<u32>,
-    /// For each chunk, the end of its tokens in `tokens`, and the ends of its tables in `blocks`.
-    ends: Vec<(usize, PerGroup<usize>)>,
+    /// For each chunk, where its parts end.
+    ends: Vec<ChunkEnds>,
+}
+
+/// Where the parts of a chunk end in the lists of a [`Batch`], and the slots of its state.
+#[derive(Clone, Copy, Default)]
+struct ChunkEnds {
+    tokens: usize,
+    full: usize,
+    window: usize,
+    states: Option<StateSlots>,
 }
 
 impl Batch {
@@ -110,28 +119,33 @@ impl Batch {
         self.ends.clear();
         for chunk in &shared.scheduler.current().chunks {
             self.chunks.push(*chunk);
-            let mut table_ends = PerGroup::repeat(self.blocks.len());
+            let (full, window) = (self.blocks.len(), self.blocks.len());
+            let mut ends = ChunkEnds { full, window, ..ChunkEnds::default() };
             if let Some(view) = shared.scheduler.view(chunk) {
                 self.tokens.extend_from_slice(view.tokens);
-                table_ends = view.tables.map(|table| {
-                    self.blocks.extend_from_slice(table);
-                    self.blocks.len()
-                });
+                self.blocks.extend_from_slice(view.tables.full);
+                ends.full = self.blocks.len();
+                self.blocks.extend_from_slice(view.tables.window);
+                ends.window = self.blocks.len();
+                ends.states = view.tables.states;
             }
-            self.ends.push((self.tokens.len(), table_ends));
+            ends.tokens = self.tokens.len();
+            self.ends.push(ends);
         }
     }
 
     /// Returns one chunk in the model's format.
     fn chunk(&self, at: usize) -> Option<SequenceChunk<'_>> {
-        let (planned, (tokens_end, table_ends)) = (self.chunks.get(at)?, self.ends.get(at)?);
-        let before = at.checked_sub(1).and_then(|before| self.ends.get(before));
-        let (tokens, mut table) = before.map_or((0, 0), |(tokens, tables)| (*tokens, *tables.last()));
-        let tables = table_ends.try_map(|&end| self.blocks.get(std::mem::replace(&mut table, end)..end))?;
+        let (planned, ends) = (self.chunks.get(at)?, self.ends.get(at)?);
+        let before = at.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or_default();
         Some(SequenceChunk {
-            tokens: self.tokens.get(tokens..*tokens_end)?,
+            tokens: self.tokens.get(before.tokens..ends.tokens)?,
             start: planned.start,
-            tables,
+            tables: BlockTables {
+                full: self.blocks.get(before.window..ends.full)?,
+                window: self.blocks.get(ends.full..ends.window)?,
+                states: ends.states,
+            },
             logits: wanted(planned.logits),
         })
     }

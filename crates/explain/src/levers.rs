@@ -236,6 +236,9 @@ impl Call<'_> {
                 "asked again sooner, or with a cache marker that keeps it"
             }
             MissReason::Differs => "with what changes put behind what stays",
+            MissReason::StateNotKept | MissReason::WindowFreed => {
+                "with a cache marker where prompts part, so that the model's state is kept there"
+            }
             _ => "asked a second time with the same beginning",
         };
         let text = format!("{} from the prefix cache: {way}", count(tokens, "prompt token"));

@@ -6,7 +6,7 @@
 use half::{bf16, f16};
 use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
 use headrace_kernels::{Isa, KernelError, Kernels, Queries};
-use headrace_kv_layout::BLOCK_TOKENS;
+use headrace_kv_layout::{BLOCK_TOKENS, FREED};
 use proptest::prelude::*;
 
 mod common;
@@ -217,6 +217,15 @@ impl Table {
         self.attend_with(kernels, sequences, parts, &Options { sees, cap: None, sinks: Vec::new() })
     }
 
+    /// The block table of a sequence whose next query is at `from`, without the blocks before its window.
+    fn after_window(&self, at: usize, from: usize, sees: Sees) -> Vec<u32> {
+        let mut table = self.blocks[at].clone();
+        if let Sees::Window(keys) = sees {
+            table[..(from + 1).saturating_sub(keys) / BLOCK_TOKENS].fill(FREED);
+        }
+        table
+    }
+
     fn attend_with(
         &self,
         kernels: &mut Kernels,
@@ -227,10 +236,11 @@ impl Table {
         let Options { sees, cap, ref sinks } = *options;
         let (stride, width, heads) = (sequences[0].stride(), sequences[0].width(), sequences[0].heads);
         let (mut rows, mut spans) = (Vec::new(), Vec::new());
-        for &(at, from, to) in parts.iter().rev() {
+        let tables: Vec<Vec<u32>> =
+            parts.iter().map(|&(at, from, _)| self.after_window(at, from, sees)).collect();
+        for (&(at, from, to), blocks) in parts.iter().zip(&tables).rev() {
             let row = rows.len() / stride;
             rows.extend_from_slice(&sequences[at].rows[from * stride..to * stride]);
-            let blocks = &self.blocks[at];
             spans.push(Span { query_row: row, out_row: row, count: to - from, start: from, blocks, sees });
         }
         let mut out = vec![0.0; rows.len() / stride * width];

@@ -1,15 +1,38 @@
 //! One value for each cache group, stored inline, so that a step allocates nothing for it.
 
-/// Number of cache groups of a model. It becomes the largest number once a model has layers that keep different
-/// positions or widths. This file and the loops over [`PerGroup`] are the only code that depends on it.
-pub const GROUPS: usize = 1;
+use crate::StateSlots;
+
+/// Number of cache groups: layers that keep every position, layers with a window, and layers with a state. A group that
+/// a model does not have is unused: it has no blocks.
+pub const GROUPS: usize = 3;
 
 /// One value for each cache group, in the order of the groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PerGroup<T>([T; GROUPS]);
 
-/// The block tables of one sequence: for each group, the ids of its physical blocks in the order of positions.
-pub type BlockTables<'a> = PerGroup<&'a [u32]>;
+/// The blocks and the state slots of one sequence, as a step reads and writes them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockTables<'a> {
+    /// The ids of the physical blocks in the order of positions, for layers that keep every position.
+    pub full: &'a [u32],
+    /// The same for layers with a window. The blocks before the window may be [`FREED`](crate::FREED).
+    pub window: &'a [u32],
+    /// The slots of the states. `None` for models without states.
+    pub states: Option<StateSlots>,
+}
+
+impl<'a> BlockTables<'a> {
+    /// Creates the tables of a model all of whose layers keep every position.
+    pub const fn single(full: &'a [u32]) -> Self {
+        Self { full, window: &[], states: None }
+    }
+
+    /// Creates tables with the same block ids for all layers that keep keys and values, without states. For a caller that
+    /// computes sequences of its own.
+    pub const fn same(blocks: &'a [u32]) -> Self {
+        Self { full: blocks, window: blocks, states: None }
+    }
+}
 
 impl<T> PerGroup<T> {
     /// Creates the values of all groups.
@@ -17,16 +40,28 @@ impl<T> PerGroup<T> {
         Self(values)
     }
 
-    /// Returns the value of the first group.
-    pub const fn first(&self) -> &T {
-        let [first, ..] = &self.0;
-        first
+    /// Returns the value of the layers that keep every position.
+    pub const fn full(&self) -> &T {
+        let [full, ..] = &self.0;
+        full
     }
 
-    /// Returns the value of the last group.
-    pub const fn last(&self) -> &T {
-        let [.., last] = &self.0;
-        last
+    /// Returns the value of the layers with a window.
+    pub const fn window(&self) -> &T {
+        let [_, window, _] = &self.0;
+        window
+    }
+
+    /// Returns the value of the layers with a state.
+    pub const fn state(&self) -> &T {
+        let [.., state] = &self.0;
+        state
+    }
+
+    /// Returns the values for writing: full, window and state.
+    pub const fn each_mut(&mut self) -> (&mut T, &mut T, &mut T) {
+        let [full, window, state] = &mut self.0;
+        (full, window, state)
     }
 
     /// Returns the values in the order of the groups.
@@ -79,5 +114,13 @@ mod tests {
         assert_eq!(lengths.try_map(|length| length.checked_sub(1)), Some(PerGroup::repeat(2)));
         assert_eq!(lengths.try_map(|length| length.checked_sub(4)), None);
         assert_eq!(lengths.total(), 3 * GROUPS);
+    }
+
+    #[test]
+    fn the_groups_have_a_fixed_order() {
+        let mut values = PerGroup::new(["full", "window", "state"]);
+        assert_eq!((*values.full(), *values.window(), *values.state()), ("full", "window", "state"));
+        *values.each_mut().1 = "other";
+        assert_eq!(values.iter().copied().collect::<Vec<_>>(), ["full", "other", "state"]);
     }
 }

@@ -20,7 +20,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::roofline::{self, ReadLimit};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 
@@ -193,7 +193,7 @@ impl Bench {
         let chunk = SequenceChunk {
             tokens: &tokens,
             start,
-            tables: PerGroup::new([&blocks]),
+            tables: BlockTables::same(&blocks),
             logits: LogitsWanted::Last,
         };
         Ok(self.model.step(&[chunk], &mut Logits::default())?)
@@ -211,7 +211,7 @@ impl Bench {
             let chunk = |blocks| SequenceChunk {
                 tokens: &token,
                 start: position,
-                tables: PerGroup::new([blocks]),
+                tables: BlockTables::same(blocks),
                 logits: LogitsWanted::Last,
             };
             let chunks: Vec<_> = tables.iter().map(|table| chunk(table.as_slice())).collect();

@@ -14,6 +14,8 @@ use crate::scratch::{Scratch, room};
 pub(crate) struct LayerKv<'a> {
     pub(crate) store: &'a mut KvStore,
     pub(crate) layer: usize,
+    /// Whether the layer belongs to the cache group of the window.
+    pub(crate) in_window: bool,
 }
 
 impl AttentionWeights {
@@ -37,7 +39,7 @@ impl AttentionWeights {
         let qkv = room(qkv, rows.len() * stride);
         kernels.matmul(input, rows.len(), &self.qkv, qkv, Write::Set)?;
         self.rotate(kernels, qkv, rows, tables)?;
-        kernels.store_kv(kv.store, kv.layer, qkv, self.heads * self.head_dim, &rows.slots)
+        kernels.store_kv(kv.store, kv.layer, qkv, self.heads * self.head_dim, rows.slots_of(kv.in_window))
     }
 
     /// Normalizes and rotates queries and keys.

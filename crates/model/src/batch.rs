@@ -5,8 +5,6 @@ use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::KvGroup;
 
-use crate::layer::Layer;
-
 /// The rows of a checked batch. Reused between steps.
 #[derive(Default)]
 pub struct Rows {
@@ -14,8 +12,10 @@ pub struct Rows {
     pub tokens: Vec<u32>,
     /// The absolute position of each row.
     pub positions: Vec<usize>,
-    /// The KV slot of each row.
+    /// The KV slot of each row in layers that keep every position. Empty if there are none.
     pub slots: Vec<KvSlot>,
+    /// The KV slot of each row in layers with a window. Empty if there are none.
+    pub window_slots: Vec<KvSlot>,
     /// The rows that need logits, in ascending order.
     pub wanted: Vec<usize>,
 }
@@ -29,21 +29,34 @@ impl Rows {
         self.tokens.clear();
         self.positions.clear();
         self.slots.clear();
+        self.window_slots.clear();
         self.wanted.clear();
-        let block_tokens = shape.kv.block_tokens();
+        let (block_tokens, groups) = (shape.kv.block_tokens(), shape.kv.groups());
         for (index, chunk) in batch.iter().enumerate() {
             check(chunk, shape).map_err(|message| ForwardError::BadBatch { chunk: index, message })?;
             let first_wanted = self.tokens.len() + chunk.tokens.len() - chunk.logits.rows(chunk.tokens.len());
             self.tokens.extend_from_slice(chunk.tokens);
-            let table = chunk.tables.first();
-            for position in chunk.start..chunk.start + chunk.tokens.len() {
-                let block = table.get(position / block_tokens).copied().unwrap_or_default();
-                self.positions.push(position);
-                self.slots.push(KvSlot { block, offset: position % block_tokens });
+            let positions = chunk.start..chunk.start + chunk.tokens.len();
+            self.positions.extend(positions.clone());
+            for (group, table, slots) in [
+                (groups.full(), chunk.tables.full, &mut self.slots),
+                (groups.window(), chunk.tables.window, &mut self.window_slots),
+            ] {
+                if group.is_used() {
+                    slots.extend(positions.clone().map(|position| KvSlot {
+                        block: table.get(position / block_tokens).copied().unwrap_or_default(),
+                        offset: position % block_tokens,
+                    }));
+                }
             }
             self.wanted.extend(first_wanted..self.tokens.len());
         }
         Ok(())
+    }
+
+    /// The KV slots of the rows in a layer of one of the two groups.
+    pub(crate) fn slots_of(&self, in_window: bool) -> &[KvSlot] {
+        if in_window { &self.window_slots } else { &self.slots }
     }
 
     /// Number of rows.
@@ -57,34 +70,42 @@ impl Rows {
     }
 }
 
+/// The keys that a layer's queries see, and the cache group that holds them.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) struct SeenKeys {
+    pub(crate) sees: Sees,
+    /// Whether the layer belongs to the cache group of the window.
+    pub(crate) in_window: bool,
+}
+
 /// Attention spans of every token of the batch, for each kind of attention that the layers have.
-pub(crate) struct LayerSpans<'a>(Vec<(Sees, Vec<Span<'a>>)>);
+pub(crate) struct LayerSpans<'a>(Vec<(SeenKeys, Vec<Span<'a>>)>);
 
 impl<'a> LayerSpans<'a> {
-    pub(crate) fn of(batch: &[SequenceChunk<'a>], layers: &[Layer]) -> Self {
-        let mut kinds: Vec<(Sees, Vec<Span<'a>>)> = Vec::with_capacity(2);
-        for sees in layers.iter().map(Layer::sees) {
-            if !kinds.iter().any(|(known, _)| *known == sees) {
-                kinds.push((sees, spans(batch, sees, |_| LogitsWanted::All)));
+    pub(crate) fn of(batch: &[SequenceChunk<'a>], layers: impl Iterator<Item = SeenKeys>) -> Self {
+        let mut kinds: Vec<(SeenKeys, Vec<Span<'a>>)> = Vec::with_capacity(2);
+        for seen in layers {
+            if !kinds.iter().any(|(known, _)| *known == seen) {
+                kinds.push((seen, spans(batch, seen, |_| LogitsWanted::All)));
             }
         }
         Self(kinds)
     }
 
     /// The spans of a layer whose queries see these keys.
-    pub(crate) fn of_layer(&self, sees: Sees) -> &[Span<'a>] {
-        self.0.iter().find(|(known, _)| *known == sees).map_or(&[], |(_, spans)| spans)
+    pub(crate) fn of_layer(&self, seen: SeenKeys) -> &[Span<'a>] {
+        self.0.iter().find(|(known, _)| *known == seen).map_or(&[], |(_, spans)| spans)
     }
 }
 
 /// Attention spans of the tokens that need logits. Their output rows are consecutive.
-pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>], sees: Sees) -> Vec<Span<'a>> {
-    spans(batch, sees, |chunk| chunk.logits)
+pub(crate) fn wanted_spans<'a>(batch: &[SequenceChunk<'a>], seen: SeenKeys) -> Vec<Span<'a>> {
+    spans(batch, seen, |chunk| chunk.logits)
 }
 
 fn spans<'a>(
     batch: &[SequenceChunk<'a>],
-    sees: Sees,
+    SeenKeys { sees, in_window }: SeenKeys,
     of: impl Fn(&SequenceChunk<'a>) -> LogitsWanted,
 ) -> Vec<Span<'a>> {
     let (mut row, mut out_row) = (0, 0);
@@ -98,7 +119,7 @@ fn spans<'a>(
                 out_row,
                 count,
                 start: chunk.start + skipped,
-                blocks: chunk.tables.first(),
+                blocks: if in_window { chunk.tables.window } else { chunk.tables.full },
                 sees,
             });
         }
@@ -117,22 +138,22 @@ fn check(chunk: &SequenceChunk<'_>, shape: &ForwardShape) -> Result<(), String> 
         let (start, tokens) = (chunk.start, chunk.tokens.len());
         return Err(format!("{tokens} tokens at {start} pass position {}", shape.max_positions));
     };
-    for (group, table) in shape.kv.groups().iter().zip(chunk.tables.iter()) {
-        check_table(table, end, group)?;
-    }
+    check_table(chunk.tables.full, chunk.start, end, shape.kv.groups().full())?;
+    check_table(chunk.tables.window, chunk.start, end, shape.kv.groups().window())?;
     if let Some(token) = chunk.tokens.iter().find(|&&token| token as usize >= shape.vocab) {
         return Err(format!("token {token} of a vocabulary of {}", shape.vocab));
     }
     Ok(())
 }
 
-/// Checks that a block table covers the positions before `end` with existing blocks.
-fn check_table(table: &[u32], end: usize, group: &KvGroup) -> Result<(), String> {
+/// Checks that a block table covers the positions before `end` that a chunk from `start` on reads or writes.
+fn check_table(table: &[u32], start: usize, end: usize, group: &KvGroup) -> Result<(), String> {
     let (needed, blocks) = (group.blocks_for(end), table.len());
     if blocks < needed {
         return Err(format!("{blocks} blocks for {end} positions, which need {needed}"));
     }
-    if let Some(block) = table.iter().find(|&&block| block as usize >= group.block_count) {
+    let held = table.get(group.blocks_outside(start)..needed).unwrap_or(&[]);
+    if let Some(block) = held.iter().find(|&&block| block as usize >= group.block_count) {
         return Err(format!("block {block} of {}", group.block_count));
     }
     Ok(())
@@ -140,7 +161,7 @@ fn check_table(table: &[u32], end: usize, group: &KvGroup) -> Result<(), String>
 
 #[cfg(test)]
 mod tests {
-    use headrace_kv_layout::{KvLayout, PerGroup};
+    use headrace_kv_layout::{BlockTables, KvLayout};
 
     use super::*;
 
@@ -151,13 +172,15 @@ mod tests {
         weight_bytes: 1,
     };
 
+    const BEFORE: SeenKeys = SeenKeys { sees: Sees::Before, in_window: false };
+
     fn chunk<'a>(
         tokens: &'a [u32],
         start: usize,
         blocks: &'a [u32],
         logits: LogitsWanted,
     ) -> SequenceChunk<'a> {
-        SequenceChunk { tokens, start, tables: PerGroup::new([blocks]), logits }
+        SequenceChunk { tokens, start, tables: BlockTables::single(blocks), logits }
     }
 
     #[test]
@@ -197,9 +220,9 @@ mod tests {
             spans.iter().map(|span| (span.query_row, span.out_row, span.count, span.start)).collect()
         };
         assert_eq!(
-            places(spans(&batch, Sees::Before, |_| LogitsWanted::All)),
+            places(spans(&batch, BEFORE, |_| LogitsWanted::All)),
             [(0, 0, 3, 15), (3, 3, 2, 0), (5, 5, 2, 2)]
         );
-        assert_eq!(places(wanted_spans(&batch, Sees::Before)), [(2, 0, 1, 17), (5, 1, 2, 2)]);
+        assert_eq!(places(wanted_spans(&batch, BEFORE)), [(2, 0, 1, 17), (5, 1, 2, 2)]);
     }
 }

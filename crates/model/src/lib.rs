@@ -8,6 +8,7 @@ mod encoder;
 mod error;
 mod experts;
 mod feed;
+mod kv_plan;
 mod layer;
 mod layer_step;
 mod load;
@@ -21,6 +22,7 @@ mod weights;
 
 pub use encoder::{Encoder, EncoderOptions};
 pub use error::ModelError;
+pub use kv_plan::{KvBlocks, KvGroups, KvUse};
 pub use load::LoadOptions;
-pub use memory::{kv_bytes_per_block, weight_bytes};
+pub use memory::weight_bytes;
 pub use model::Model;

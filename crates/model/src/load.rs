@@ -7,11 +7,12 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::ForwardShape;
 use headrace_kernels::pool::{Pool, Workers};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
-use headrace_kv_layout::{KvGroup, KvLayout};
+use headrace_kv_layout::BLOCK_TOKENS;
 use headrace_quant::BlockType;
 
 use crate::error::ModelError;
-use crate::memory::{KeptLayers, KvStores, kv_bytes_per_block};
+use crate::kv_plan::{KvBlocks, KvGroups};
+use crate::memory::{KeptLayers, KvStores};
 use crate::model::Model;
 use crate::rope;
 use crate::weights::Loader;
@@ -23,8 +24,10 @@ pub struct LoadOptions {
     pub isa: Isa,
     /// Number of threads, the caller of `step` included. At least 1.
     pub threads: usize,
-    /// Number of KV blocks of 16 tokens. At least 1. The system commits their memory on the first write.
-    pub kv_blocks: usize,
+    /// Number of KV blocks of each cache group. At least 1. The system commits their memory on the first write.
+    pub kv_blocks: KvBlocks,
+    /// Most tokens of one sequence in a step, which decides how long a sequence fits the blocks of a window.
+    pub chunk: usize,
     /// A limit on positions that applies if it is below the checkpoint's own limit.
     pub max_positions: Option<usize>,
     /// How activations are represented in matrix products.
@@ -36,10 +39,12 @@ pub struct LoadOptions {
 }
 
 impl LoadOptions {
-    /// Compute mode `exact`: f32 activations, keys and values, and weights as stored.
+    /// Compute mode `exact`: f32 activations, keys and values, and weights as stored. Every cache group has `kv_blocks`
+    /// blocks, which a single sequence may fill in one step.
     pub fn exact(isa: Isa, threads: usize, kv_blocks: usize) -> LoadOptions {
         let (mode, kv) = (ComputeMode::Exact, KvType::F32);
-        LoadOptions { isa, threads, kv_blocks, max_positions: None, mode, kv, quantize: None }
+        let (blocks, chunk) = (KvBlocks::same(kv_blocks), kv_blocks.saturating_mul(BLOCK_TOKENS));
+        LoadOptions { isa, threads, kv_blocks: blocks, chunk, max_positions: None, mode, kv, quantize: None }
     }
 }
 
@@ -67,22 +72,22 @@ impl Model {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Model, ModelError> {
         let config = checkpoint.config();
-        for (name, value) in [("threads", options.threads), ("kv_blocks", options.kv_blocks)] {
+        let layout = KvGroups::of(config, options.kv).layout(options.kv_blocks);
+        let least = layout.used().map(|group| group.block_count).min().unwrap_or(0);
+        for (name, value) in [("threads", options.threads), ("kv_blocks", least)] {
             if value == 0 {
                 return Err(ModelError::Option { name, problem: "must be at least 1".to_owned() });
             }
         }
-        // A sequence cannot be longer than the pool.
-        let block_bytes = kv_bytes_per_block(config, options.kv);
-        let layout = KvLayout::single(KvGroup::full(options.kv_blocks, block_bytes));
+        // A sequence cannot be longer than the pools allow.
         let asked = options.max_positions.unwrap_or(usize::MAX);
-        let max_positions = config.max_positions.min(layout.positions()).min(asked);
+        let max_positions = config.max_positions.min(layout.positions(options.chunk)).min(asked);
         if max_positions == 0 {
             let problem = "leaves room for no token".to_owned();
             return Err(ModelError::Option { name: "max_positions", problem });
         }
         let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
-        let kv = KvStores::new(config, options.kv, options.kv_blocks, KeptLayers::All)?;
+        let kv = KvStores::new(config, options.kv, &layout, KeptLayers::All)?;
         let total = checkpoint.weight_bytes();
         let quantize = options.quantize;
         let loader = Loader { tensors: checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };

@@ -6,6 +6,7 @@ use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::KernelError;
 use headrace_kernels::attention::{KvShape, KvStore, KvType};
 use headrace_kernels::matrix::Matrix;
+use headrace_kv_layout::{KvGroupKind, KvLayout};
 use headrace_quant::BlockType;
 
 use crate::attention::LayerKv;
@@ -13,12 +14,30 @@ use crate::error::ModelError;
 use crate::quantize::{Role, target};
 use crate::weights::{embedding_role, weight_type};
 
-/// The stores of a model's keys and values. Layers whose heads have the same shape share one. All stores have the same
-/// block ids.
+/// The stores of a model's keys and values. Layers of one cache group whose heads have the same shape share one. The
+/// stores of a group have the same block ids.
 pub(crate) struct KvStores {
     stores: Vec<KvStore>,
-    /// For each layer, the index of its store, and its layer in that store.
-    places: Vec<(usize, usize)>,
+    /// The place of each layer.
+    places: Vec<LayerPlace>,
+}
+
+/// Where a layer's keys and values are stored.
+#[derive(Clone, Copy)]
+struct LayerPlace {
+    /// Index of the store.
+    store: usize,
+    /// The layer's index in the store.
+    layer: usize,
+    /// Whether the layer belongs to the cache group of the window.
+    in_window: bool,
+}
+
+/// The heads of the layers of one store.
+#[derive(Clone, Copy)]
+struct StoreShape {
+    shape: KvShape,
+    in_window: bool,
 }
 
 /// How many layers keep their keys and values.
@@ -31,16 +50,25 @@ pub(crate) enum KeptLayers {
 }
 
 impl KvStores {
-    /// Reserves memory for `blocks` blocks.
+    /// Reserves memory for the blocks of a layout.
     pub(crate) fn new(
         config: &ModelConfig,
         kv: KvType,
-        blocks: usize,
+        layout: &KvLayout,
         kept: KeptLayers,
     ) -> Result<KvStores, KernelError> {
         let (shapes, places) = shapes(config, kept);
-        let stores = shapes.into_iter().map(|shape| KvStore::new(shape, kv, blocks));
+        let groups = layout.groups();
+        let stores = shapes.into_iter().map(|StoreShape { shape, in_window }| {
+            let group = if in_window { groups.window() } else { groups.full() };
+            KvStore::new(shape, kv, group.block_count)
+        });
         Ok(KvStores { stores: stores.collect::<Result<_, _>>()?, places })
+    }
+
+    /// Whether layer `index` belongs to the cache group of the window.
+    pub(crate) fn is_in_window(&self, index: usize) -> bool {
+        self.places.get(index).is_some_and(|place| place.in_window)
     }
 
     pub(crate) fn kv_type(&self) -> KvType {
@@ -49,42 +77,58 @@ impl KvStores {
 
     /// The store of layer `index`. There is one for each layer of the configuration.
     pub(crate) fn of_layer(&mut self, index: usize) -> Option<LayerKv<'_>> {
-        let &(store, layer) = self.places.get(index)?;
-        Some(LayerKv { store: self.stores.get_mut(store)?, layer })
+        let &LayerPlace { store, layer, in_window } = self.places.get(index)?;
+        Some(LayerKv { store: self.stores.get_mut(store)?, layer, in_window })
     }
 }
 
+/// The window of the cache group of layers with a window: the widest of them. `None` if every layer keeps every
+/// position. A window as wide as the longest context is none.
+pub(crate) fn group_window(config: &ModelConfig) -> Option<usize> {
+    config.layers.iter().filter_map(|layer| window_of(config, layer)).max()
+}
+
+/// What the layers without a window keep.
+pub(crate) fn full_kind(_config: &ModelConfig) -> KvGroupKind {
+    KvGroupKind::Full
+}
+
+fn window_of(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
+    let MixerConfig::Attention(attention) = &layer.mixer;
+    attention.window.filter(|&window| window < config.max_positions)
+}
+
 /// The shapes of the stores, and the place of each layer.
-fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<KvShape>, Vec<(usize, usize)>) {
-    let mut shapes: Vec<KvShape> = Vec::new();
+fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<LayerPlace>) {
+    let mut shapes: Vec<StoreShape> = Vec::new();
     let mut places = Vec::with_capacity(config.layers.len());
     for layer in &config.layers {
         let MixerConfig::Attention(attention) = &layer.mixer;
         let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
-        let known = shapes.iter().position(|shape| (shape.kv_heads, shape.head_dim) == (kv_heads, head_dim));
-        let store = known.unwrap_or_else(|| {
-            shapes.push(KvShape { layers: 0, kv_heads, head_dim });
+        let in_window = kept == KeptLayers::All && window_of(config, layer).is_some();
+        let alike = |known: &StoreShape| {
+            (known.shape.kv_heads, known.shape.head_dim, known.in_window) == (kv_heads, head_dim, in_window)
+        };
+        let store = shapes.iter().position(alike).unwrap_or_else(|| {
+            shapes.push(StoreShape { shape: KvShape { layers: 0, kv_heads, head_dim }, in_window });
             shapes.len() - 1
         });
-        if let Some(shape) = shapes.get_mut(store) {
+        if let Some(StoreShape { shape, .. }) = shapes.get_mut(store) {
             let layer = match kept {
                 KeptLayers::All => shape.layers,
                 KeptLayers::One => 0,
             };
             shape.layers = layer + 1;
-            places.push((store, layer));
+            places.push(LayerPlace { store, layer, in_window });
         }
     }
     (shapes, places)
 }
 
-/// KV bytes per block of 16 tokens, over all layers.
-pub fn kv_bytes_per_block(config: &ModelConfig, kv: KvType) -> usize {
-    block_bytes(config, kv, KeptLayers::All)
-}
-
-pub(crate) fn block_bytes(config: &ModelConfig, kv: KvType, kept: KeptLayers) -> usize {
-    shapes(config, kept).0.into_iter().map(|shape| kv.block_bytes(shape)).fold(0, usize::saturating_add)
+/// KV bytes per block of 16 tokens, over the layers of one cache group.
+pub(crate) fn block_bytes(config: &ModelConfig, kv: KvType, kept: KeptLayers, in_window: bool) -> usize {
+    let of_group = shapes(config, kept).0.into_iter().filter(|store| store.in_window == in_window);
+    of_group.map(|store| kv.block_bytes(store.shape)).fold(0, usize::saturating_add)
 }
 
 /// Bytes of the packed matrices if dense ones are quantized to `quantize`. Norms and biases are small and are not

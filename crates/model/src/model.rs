@@ -8,7 +8,8 @@ use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, Seq
 use headrace_kernels::pool::panic_message;
 use headrace_kernels::{KernelError, Kernels, RopeTable, Write};
 
-use crate::batch::{LayerSpans, Rows, wanted_spans};
+use crate::batch::{LayerSpans, Rows, SeenKeys, wanted_spans};
+use crate::layer::Layer;
 use crate::layer_step::LayerStep;
 use crate::memory::KvStores;
 use crate::scratch::{Scratch, room};
@@ -123,17 +124,22 @@ impl Core {
     ) -> Result<(), KernelError> {
         let hidden = config.hidden_size;
         self.embed(hidden, rows)?;
-        let spans = LayerSpans::of(batch, &self.weights.layers);
+        let seen_by = |kv: &KvStores, (index, layer): (usize, &Layer)| SeenKeys {
+            sees: layer.sees(),
+            in_window: kv.is_in_window(index),
+        };
+        let layers = self.weights.layers.iter().enumerate();
+        let spans = LayerSpans::of(batch, layers.map(|layer| seen_by(&self.kv, layer)));
         let Core { kernels, weights, kv, tables, scratch } = self;
         let last = weights.layers.len().saturating_sub(1);
         let mut step = LayerStep { kernels, tables, scratch, rows, hidden };
         for (index, layer) in weights.layers.iter().enumerate() {
-            let sees = layer.sees();
+            let seen = seen_by(kv, (index, layer));
             // From the last layer's attention on, only rows that need logits matter.
             let Some(mut kv) = kv.of_layer(index) else { continue };
             match index == last {
-                true => step.layer(layer, &mut kv, &wanted_spans(batch, sees), Some(&rows.wanted))?,
-                false => step.layer(layer, &mut kv, spans.of_layer(sees), None)?,
+                true => step.layer(layer, &mut kv, &wanted_spans(batch, seen), Some(&rows.wanted))?,
+                false => step.layer(layer, &mut kv, spans.of_layer(seen), None)?,
             }
         }
         let wanted = rows.wanted.len();

@@ -13,8 +13,8 @@ use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{Isa, argmax, logsumexp};
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
-use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup};
+use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, weight_bytes};
 use serde::Deserialize;
 
 use crate::common::isas;
@@ -136,7 +136,7 @@ fn all_rows(model: &mut Model, ids: &[u32], size: usize, table: &[u32]) -> Vec<V
         let chunk = SequenceChunk {
             tokens,
             start: index * size,
-            tables: PerGroup::new([table]),
+            tables: BlockTables::same(table),
             logits: LogitsWanted::All,
         };
         model.step(&[chunk], &mut out).unwrap();
@@ -156,7 +156,7 @@ fn greedy(model: &mut Model, last: &[f32], start: usize, count: usize, table: &[
         let chunk = SequenceChunk {
             tokens: &token,
             start: at,
-            tables: PerGroup::new([table]),
+            tables: BlockTables::same(table),
             logits: LogitsWanted::Last,
         };
         model.step(&[chunk], &mut out).unwrap();
@@ -236,10 +236,9 @@ fn oracle_checkpoints_are_reproduced_on_every_instruction_set() {
                 let expected: Expected = expected(&data(name));
                 let checkpoint = checkpoint(&data(name), config);
                 let mut model = load(&checkpoint, isa, 2);
-                assert_eq!(
-                    model.shape().kv.first().bytes_per_block,
-                    kv_bytes_per_block(checkpoint.config(), KvType::F32)
-                );
+                let planned = KvGroups::of(checkpoint.config(), KvType::F32);
+                let sizes = |group: &KvGroup| (group.kind, group.bytes_per_block);
+                assert!(model.shape().kv.used().map(sizes).eq(planned.groups().map(sizes)));
                 assert!(model.shape().weight_bytes >= weight_bytes(&checkpoint, None).unwrap());
                 for (index, case) in expected.cases.iter().enumerate() {
                     check_case(&format!("{name} {config} case {index} on {isa}"), &mut model, isa, case);
@@ -307,7 +306,7 @@ fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], wha
         .map(|(case, blocks)| SequenceChunk {
             tokens: &case.ids[..first],
             start: 0,
-            tables: PerGroup::new([blocks]),
+            tables: BlockTables::same(blocks),
             logits: LogitsWanted::All,
         })
         .collect();
@@ -324,7 +323,7 @@ fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], wha
         .map(|(index, (case, blocks))| SequenceChunk {
             tokens: &case.ids[first..],
             start: first,
-            tables: PerGroup::new([blocks]),
+            tables: BlockTables::same(blocks),
             logits: if index == 1 { LogitsWanted::None } else { LogitsWanted::Last },
         })
         .collect();
@@ -343,12 +342,12 @@ fn a_bad_batch_is_refused_and_the_model_goes_on() {
     let bad = SequenceChunk {
         tokens: &[5000],
         start: 0,
-        tables: PerGroup::new([&[0]]),
+        tables: BlockTables::same(&[0]),
         logits: LogitsWanted::Last,
     };
     assert!(matches!(model.step(&[bad], &mut out), Err(ForwardError::BadBatch { chunk: 0, .. })));
     let good =
-        SequenceChunk { tokens: &[5], start: 0, tables: PerGroup::new([&[0]]), logits: LogitsWanted::Last };
+        SequenceChunk { tokens: &[5], start: 0, tables: BlockTables::same(&[0]), logits: LogitsWanted::Last };
     model.step(&[good], &mut out).unwrap();
     assert_eq!(out.rows(), 1);
     assert_eq!(
@@ -368,7 +367,7 @@ fn loading_tells_its_progress_and_refuses_impossible_options() {
     assert_eq!(seen.last(), Some(&(checkpoint.weight_bytes(), checkpoint.weight_bytes())));
     assert!(seen.is_sorted() && seen.len() > 10);
     for (options, field) in [
-        (LoadOptions { kv_blocks: 0, ..options.clone() }, "kv_blocks"),
+        (LoadOptions { kv_blocks: KvBlocks::default(), ..options.clone() }, "kv_blocks"),
         (LoadOptions { threads: 0, ..options.clone() }, "threads"),
         (LoadOptions { max_positions: Some(0), ..options }, "max_positions"),
     ] {

@@ -10,7 +10,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa};
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 
@@ -108,7 +108,7 @@ fn alone(model: &mut Model, sequence: u32) -> Vec<Vec<u32>> {
     let chunk = SequenceChunk {
         tokens: &tokens,
         start: 0,
-        tables: PerGroup::new([&blocks]),
+        tables: BlockTables::same(&blocks),
         logits: LogitsWanted::All,
     };
     model.step(&[chunk], &mut out).unwrap();
@@ -139,7 +139,7 @@ fn mixed(model: &mut Model, expected: &[Vec<Vec<u32>>]) -> Option<String> {
                 batch.push(SequenceChunk {
                     tokens: &all[s][done[s]..done[s] + length],
                     start: done[s],
-                    tables: PerGroup::new([&tables[s]]),
+                    tables: BlockTables::same(&tables[s]),
                     logits: if turn % 3 == 2 { LogitsWanted::Last } else { LogitsWanted::All },
                 });
                 owners.push((s, length, turn % 3 == 2));

@@ -10,7 +10,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_kernels::Isa;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::pool::Workers;
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 use headrace_model::{LoadOptions, Model};
 
 const THREADS: usize = 3;
@@ -34,7 +34,7 @@ fn answer(model: &mut Model) -> Vec<Vec<u32>> {
         let chunk = SequenceChunk {
             tokens: &tokens,
             start,
-            tables: PerGroup::new([&blocks]),
+            tables: BlockTables::same(&blocks),
             logits: LogitsWanted::All,
         };
         model.step(&[chunk], &mut out).unwrap();

@@ -183,17 +183,25 @@ impl BlockPool {
     /// Makes a block unfindable, unless a sequence holds it or another has built on it.
     pub(crate) fn take_back(&mut self, block: u32) {
         if self.is_free(block) && !self.blocks[block as usize].relied_on {
-            self.forget(block);
+            self.forget(block, false);
+        }
+    }
+
+    /// Makes a block unfindable that its sequence no longer needs, unless a sequence holds it or another has built on
+    /// it. It counts as evicted.
+    pub(crate) fn drop_outside(&mut self, block: u32) {
+        if self.is_free(block) && !self.blocks[block as usize].relied_on {
+            self.forget(block, true);
         }
     }
 
     /// Makes a free block unfindable. It is now reused first.
-    fn forget(&mut self, block: u32) {
+    fn forget(&mut self, block: u32, evicted: bool) {
         self.unlink(block);
         self.unpin(block);
         if let Some(cached) = self.blocks[block as usize].cached.take() {
             self.index.remove(&cached.key);
-            self.nearest.leave(block, &cached, false);
+            self.nearest.leave(block, &cached, evicted);
         }
         self.push_front(block);
     }
@@ -212,7 +220,7 @@ impl BlockPool {
     /// that has not expired is already found for it, `block` stays unfindable and is reused first when freed.
     pub(crate) fn publish(&mut self, block: u32, prefix: &CachedPrefix) -> u32 {
         match self.index.get(&prefix.key) {
-            Some(&other) if self.has_expired(other) => self.forget(other),
+            Some(&other) if self.has_expired(other) => self.forget(other, false),
             Some(&other) => return other,
             None => {}
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use headrace_domain::BLOCK_TOKENS;
-use headrace_kv_layout::KvLayout;
+use headrace_kv_layout::{KvGroupKind, KvLayout};
 
 /// The limits of a scheduler. Each field counts tokens or sequences, as its name says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +79,11 @@ pub struct ConfigProblem {
 pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
 impl SchedulerConfig {
+    /// Most tokens of one sequence in a step.
+    pub fn chunk(&self) -> usize {
+        self.max_chunk.min(self.step_tokens)
+    }
+
     /// Checks the values and the layout of the model's KV cache.
     ///
     /// # Errors
@@ -97,7 +102,7 @@ impl SchedulerConfig {
 
     fn check_for(&self, layout: Option<&KvLayout>) -> Result<(), ConfigProblems> {
         let mut problems = Vec::new();
-        let groups = || layout.into_iter().flat_map(|layout| layout.groups().iter());
+        let groups = || layout.into_iter().flat_map(KvLayout::used);
         let smallest = groups().map(|group| group.block_count).min().unwrap_or(1);
         let largest = groups().map(|group| group.block_count).max().unwrap_or(1);
         let positive = [
@@ -127,6 +132,11 @@ impl SchedulerConfig {
         if u32::try_from(largest).is_err() || largest == u32::MAX as usize {
             problems
                 .push(ConfigProblem { field: "block_count", problem: "must be below 2^32 - 1".to_owned() });
+        }
+        // A sequence that continues from a cached state holds that state and its own.
+        if groups().any(|group| group.kind == KvGroupKind::State && group.block_count == 1) {
+            let problem = "must be at least 2 for states".to_owned();
+            problems.push(ConfigProblem { field: "block_count", problem });
         }
         // Block keys and cached tokens are those of blocks of this size.
         if let Some(group) = groups().find(|group| group.block_tokens != BLOCK_TOKENS) {

@@ -57,6 +57,7 @@
 //! | `running` | the sequences with a running slot, the blocks promised to them, the preemption order |
 //! | `waiting` | the sequences that wait, their deadlines, and the prefixes that they wait for |
 //! | `prefixes` over `kv_groups` and `blocks` | each block's content, holders, and the sequence that will compute it |
+//! | `boundaries` | where other sequences are likely to continue from a sequence's prefix |
 //! | `pins` | how many blocks each tenant has pinned |
 //! | `fair` | the tenants: their order, and what each of them holds |
 //!
@@ -67,6 +68,7 @@
 
 mod ageing;
 mod blocks;
+mod boundaries;
 mod config;
 mod fair;
 mod kv_groups;

@@ -2,19 +2,19 @@
 
 use headrace_domain::{CacheMiss, MissReason};
 
-use crate::kv_groups::KvGroups;
+use crate::kv_groups::{KvGroups, Reach};
 use crate::sequence::Sequence;
 
-/// Explains why a sequence that found `hits` blocks of its prompt did not find the next one. Returns `None` if it found
-/// every block that it can. `enabled` says whether the prefix cache is on. The first group explains, because every
-/// group holds the same positions today.
+/// Explains why a sequence did not find more blocks of its prompt. Returns `None` if it found every block that it can.
+/// `enabled` says whether the prefix cache is on. If the layers with every position have further blocks, the reason is
+/// the window or the state that is missing there. Otherwise the first group explains.
 pub(crate) fn explain(
     sequence: &mut Sequence,
-    hits: usize,
+    reach: Reach,
     enabled: bool,
     groups: &KvGroups,
 ) -> Option<CacheMiss> {
-    let (layout, pool) = (groups.layout(), groups.pools().first());
+    let (layout, pool, hits) = (groups.layout(), groups.first_pool(), reach.hits);
     let usable = layout.cacheable_blocks(sequence.prompt.len());
     let miss = |reason, token: usize, elsewhere| {
         let token = u32::try_from(token).unwrap_or(u32::MAX);
@@ -31,6 +31,13 @@ pub(crate) fn explain(
     }
     if hits >= usable {
         return None;
+    }
+    if hits < reach.full {
+        let reason = match groups.keeps_state(&sequence.keys, &sequence.salt, sequence.known(), reach.full) {
+            false => MissReason::StateNotKept,
+            true => MissReason::WindowFreed,
+        };
+        return miss(reason, hits * layout.block_tokens(), false);
     }
     sequence.ensure_keys(hits + 1, layout);
     sequence.ensure_contents(hits + 1, layout);

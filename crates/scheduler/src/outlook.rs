@@ -211,18 +211,18 @@ impl Outlook<'_> {
         let (mut count, mut held) = (0_usize, PerGroup::repeat(0));
         for sequence in busy {
             count += 1;
-            let own = sequence.tables.iter().zip(sequence.promised.iter());
-            for (held, (table, promised)) in held.iter_mut().zip(own) {
-                *held += table.len() + promised;
+            let own = sequence.tables.held();
+            for ((held, own), promised) in held.iter_mut().zip(own.iter()).zip(sequence.promised.iter()) {
+                *held += own + promised;
             }
         }
         let places = self.config.max_running.saturating_sub(count);
         let waiting = self.waiting.len(self.tenants);
         let mean = if waiting > 0 { self.waiting.tokens() as f64 / waiting as f64 } else { tokens };
         let groups = self.prefixes.groups().layout().groups().iter().zip(held.iter());
-        let fitting = groups.map(|(group, held)| {
+        let fitting = groups.filter(|(group, _)| group.is_used()).map(|(group, held)| {
             let blocks = group.block_count.saturating_sub(held + count.div_ceil(4));
-            blocks / group.blocks_for(mean.max(1.0) as usize).max(1)
+            blocks / group.most_held(mean.max(1.0) as usize, self.config.chunk()).max(1)
         });
         fitting.fold(places, usize::min) as f64
     }

@@ -1,11 +1,12 @@
 //! The KV blocks and the prefix cache as sequences see them: the blocks they hold, the blocks they find, and the blocks
 //! they announce before computing them. Knows nothing of budgets or turns.
 
-use headrace_domain::{CacheMiss, PrefixKeys};
-use headrace_kv_layout::{KvLayout, PerGroup};
+use headrace_domain::{CacheLife, CacheMiss, PrefixKeys};
+use headrace_kv_layout::{KvLayout, PerGroup, StateCopy};
 
+use crate::boundaries::Boundaries;
 use crate::config::SchedulerConfig;
-use crate::kv_groups::KvGroups;
+use crate::kv_groups::{KvGroups, Prefix, Reach};
 use crate::miss;
 use crate::nearest::CachedPrefix;
 use crate::pins::{PinnedBlocks, life_of, rank};
@@ -27,10 +28,8 @@ pub(crate) struct Prefixes {
 /// The part of its own prefix that a waiting sequence finds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Found {
-    /// Leading full blocks that every group has in the cache.
-    pub(crate) hits: usize,
-    /// How many of them no sequence holds, in each group. Taking them lowers the number of free blocks.
-    pub(crate) hits_free: PerGroup<usize>,
+    /// The cached blocks.
+    pub(crate) reach: Reach,
     /// The sequence that is computing the blocks after the hits, and the end of the blocks that both share.
     pub(crate) leader: Option<(SeqId, usize)>,
 }
@@ -58,14 +57,11 @@ impl Prefixes {
 
     /// Number of leading prompt tokens in the cache. Counts whole blocks, and never the last token.
     pub(crate) fn cached_tokens(&self, keys: &PrefixKeys) -> usize {
-        let (salt, ids) = (keys.salt(), keys.ids());
         let layout = self.groups.layout();
         let block_tokens = layout.block_tokens();
-        let blocks = keys.keys().iter().zip(ids.chunks_exact(block_tokens));
-        let blocks = blocks.take(layout.cacheable_blocks(ids.len()));
-        let found =
-            blocks.take_while(|(key, tokens)| self.groups.lookup(key, salt, tokens).is_some()).count();
-        found * block_tokens
+        let prefix = Prefix { keys: keys.keys(), salt: keys.salt(), tokens: keys.ids(), block_tokens };
+        let usable = layout.cacheable_blocks(prefix.tokens.len()).min(prefix.keys.len());
+        self.groups.reach(&prefix, usable).hits * block_tokens
     }
 
     /// Number of a sequence's known blocks that it may look up.
@@ -77,12 +73,10 @@ impl Prefixes {
         }
     }
 
-    /// The cached blocks of a waiting sequence's own prefix, from the first one on. Ends at the first one that a group
-    /// lacks.
-    fn hits<'a>(&'a self, sequence: &'a Sequence, usable: usize) -> impl Iterator<Item = PerGroup<u32>> + 'a {
+    /// The known blocks of a sequence, to look them up. Its keys must have been computed.
+    fn prefix_of<'a>(&self, sequence: &'a Sequence) -> Prefix<'a> {
         let block_tokens = self.groups.layout().block_tokens();
-        let blocks = sequence.keys.iter().zip(sequence.known().chunks_exact(block_tokens)).take(usable);
-        blocks.map_while(|(key, tokens)| self.groups.lookup(key, &sequence.salt, tokens))
+        Prefix { keys: &sequence.keys, salt: &sequence.salt, tokens: sequence.known(), block_tokens }
     }
 
     /// Looks up a waiting sequence's prefix. Takes nothing.
@@ -92,21 +86,26 @@ impl Prefixes {
         let usable = self.usable(sequence);
         let layout = self.groups.layout();
         sequence.ensure_keys(usable, layout);
-        for blocks in self.hits(sequence, usable) {
-            found.hits += 1;
-            self.groups.count_free(&blocks, &mut found.hits_free);
-        }
-        let cold = sequence.keys.get(found.hits..usable).unwrap_or(&[]);
+        found.reach = self.groups.reach(&self.prefix_of(sequence), usable);
+        let hits = found.reach.hits;
+        let cold = sequence.keys.get(hits..usable).unwrap_or(&[]);
         if let Some(&leader) = cold.first().and_then(|key| self.announced.get(key)) {
             let shared = cold.iter().take_while(|key| self.announced.get(key) == Some(&leader)).count();
             if leader != id && shared * layout.block_tokens() >= self.dedup_tokens {
-                found.leader = Some((leader, found.hits + shared));
+                found.leader = Some((leader, hits + shared));
             }
         }
         // Idle work stops while other work waits, so normal work would wait for it for ever.
         let class = sequence.class;
         found.leader =
             found.leader.filter(|&(leader, _)| sequences.get(leader).is_some_and(|l| l.class >= class));
+        // The leader keeps what is needed to continue where the two part.
+        if let Some((leader, end)) = found.leader
+            && self.groups.layout().keeps_less()
+            && let Some(leader) = sequences.get_mut(leader)
+        {
+            leader.boundaries.want(end);
+        }
         found
     }
 
@@ -116,25 +115,49 @@ impl Prefixes {
         let first = !sequence.started;
         let usable = self.usable(sequence);
         sequence.ensure_keys(usable, self.groups.layout());
+        let reach = self.groups.reach(&self.prefix_of(sequence), usable);
+        if first && self.enabled {
+            sequence.boundaries =
+                Boundaries::of_prompt(sequence.prompt.len(), &sequence.pins, self.groups.layout());
+        }
+        sequence.boundaries.copied_at(reach.hits);
+        if reach.full > reach.hits {
+            // Other sequences went on from here, so a further one may continue here too.
+            sequence.boundaries.want(reach.full);
+        }
+        let miss = if first { miss::explain(sequence, reach, self.enabled, &self.groups) } else { None };
         let mut tables = std::mem::take(&mut sequence.tables);
-        for blocks in self.hits(sequence, usable) {
-            for (table, &block) in tables.iter_mut().zip(blocks.iter()) {
-                table.push(block);
-            }
-        }
-        let hits = tables.first().len();
-        let miss = if first { miss::explain(sequence, hits, self.enabled, &self.groups) } else { None };
         // Blocks that the sequence computed itself before its preemption are still its own.
-        self.groups.share(&tables, |at| first || at < sequence.found);
+        let found = sequence.found;
+        let prefix = self.prefix_of(sequence);
+        self.groups.take_hits(&prefix, reach.hits, &mut tables, |at| first || at < found);
         if first {
-            sequence.found = hits;
+            sequence.found = reach.hits;
         }
-        sequence.computed = hits * self.groups.layout().block_tokens();
+        sequence.computed = reach.hits * self.groups.layout().block_tokens();
         sequence.tables = tables;
         if first {
             self.reserve(sequence);
         }
         miss
+    }
+
+    /// How long the blocks at index `at` of a sequence's tables are pinned, for each group.
+    fn lives(&self, sequence: &Sequence, at: usize) -> PerGroup<Option<CacheLife>> {
+        let layout = self.groups.layout();
+        let window = layout.groups().window();
+        let in_window =
+            |end: usize| window.is_used() && window.blocks_outside(end * window.block_tokens) <= at;
+        let ends = |tokens: u32| layout.full_blocks(tokens as usize);
+        let near = sequence.pins.iter().filter(|pin| ends(pin.tokens) > at && in_window(ends(pin.tokens)));
+        PerGroup::new([life_of(&sequence.pins, at, layout), near.map(|pin| pin.life).max(), None])
+    }
+
+    /// How long a state at a boundary is pinned.
+    fn life_at(&self, sequence: &Sequence, boundary: usize) -> Option<CacheLife> {
+        let layout = self.groups.layout();
+        let here = sequence.pins.iter().filter(|pin| layout.full_blocks(pin.tokens as usize) == boundary);
+        here.map(|pin| pin.life).max()
     }
 
     /// Pins the blocks found for a sequence, and reserves pins for the blocks that it will compute.
@@ -144,9 +167,10 @@ impl Prefixes {
         }
         let (tenant, layout) = (sequence.tenant, *self.groups.layout());
         for at in 0..sequence.found {
-            if let Some(life) = life_of(&sequence.pins, at, &layout) {
-                self.groups.pin(&sequence.tables, at, life, tenant);
-            }
+            self.groups.pin(&sequence.tables, at, self.lives(sequence, at), tenant);
+        }
+        if let Some(life) = self.life_at(sequence, sequence.found) {
+            self.groups.pin_source(&sequence.tables, life, tenant);
         }
         let mut pinned = PinnedBlocks::default();
         for at in sequence.found..layout.full_blocks(sequence.prompt.len()) {
@@ -157,7 +181,8 @@ impl Prefixes {
             }
         }
         let reserved = pinned.blocks.iter().sum::<u32>() as usize;
-        sequence.reserved = PerGroup::repeat(reserved);
+        let counted = if layout.groups().full().is_used() { reserved } else { 0 };
+        sequence.reserved = PerGroup::new([counted, 0, 0]);
         sequence.reserved_to = sequence.found + reserved;
         sequence.pinned = pinned;
     }
@@ -172,13 +197,40 @@ impl Prefixes {
         self.groups.take(blocks, &mut sequence.tables);
     }
 
+    /// Takes a slot for a copy of a state, if one is free beyond those `promised` to running sequences.
+    pub(crate) fn take_copy(&mut self, promised: usize) -> Option<u32> {
+        if self.enabled { self.groups.take_copy(promised) } else { None }
+    }
+
+    /// Releases the slot of a copy that was not made.
+    pub(crate) fn drop_copy(&mut self, copy: Option<StateCopy>) {
+        self.groups.drop_copy(copy);
+    }
+
     /// Takes back everything that a sequence holds or has announced, tail first. With `keep`, the blocks that it
-    /// computed itself stay findable. Without it they do not, unless others have built on them.
+    /// computed itself and its state stay findable. Without it they do not, unless others have built on them.
     pub(crate) fn give_back(&mut self, id: SeqId, sequence: &mut Sequence, keep: bool) {
+        if keep
+            && self.enabled
+            && let Some(boundary) = self.groups.own_state(&sequence.tables)
+            && let Some(prefix) = self.cached_prefix(sequence, boundary - 1)
+        {
+            self.groups.publish_own_state(&sequence.tables, &prefix);
+        }
         sequence.computed = 0;
-        self.groups.release(&sequence.tables, sequence.found, keep);
-        sequence.tables.iter_mut().for_each(Vec::clear);
+        self.groups.release(&mut sequence.tables, sequence.found, keep);
         self.withdraw(id, sequence, usize::MAX);
+    }
+
+    /// Describes block `at` of a sequence's known tokens, so that it can be found. `None` if it is not full.
+    fn cached_prefix(&self, sequence: &mut Sequence, at: usize) -> Option<CachedPrefix> {
+        let layout = self.groups.layout();
+        sequence.ensure_keys(at + 1, layout);
+        sequence.ensure_contents(at + 1, layout);
+        let tokens = *sequence.known().get(at * layout.block_tokens()..)?.first_chunk()?;
+        let parent = at.checked_sub(1).and_then(|before| sequence.keys.get(before)).copied();
+        let (key, content) = (*sequence.keys.get(at)?, *sequence.contents.get(at)?);
+        Some(CachedPrefix { key, salt: sequence.salt, tokens, parent, content })
     }
 
     /// Announces the cold blocks of its known tokens that a running sequence will compute.
@@ -209,31 +261,64 @@ impl Prefixes {
         sequence.announced = (upto, end);
     }
 
-    /// Makes the blocks findable that a running sequence has filled since it had computed `before` tokens. Returns the
-    /// number of its computed blocks if there are new ones among them.
-    pub(crate) fn publish(&mut self, id: SeqId, sequence: &mut Sequence, before: usize) -> Option<usize> {
+    /// Makes the blocks findable that a running sequence has filled since it had computed `before` tokens, and the copy
+    /// of its state. Returns the number of its computed blocks if there are new ones among them.
+    pub(crate) fn publish(
+        &mut self,
+        id: SeqId,
+        sequence: &mut Sequence,
+        before: usize,
+        copy: Option<StateCopy>,
+    ) -> Option<usize> {
         let layout = *self.groups.layout();
         let (from, to) = (layout.full_blocks(before), layout.full_blocks(sequence.computed));
-        if from == to || !self.enabled {
+        self.publish_copy(sequence, copy);
+        if from >= to || !self.enabled {
             return None;
         }
         sequence.ensure_keys(to, &layout);
         sequence.ensure_contents(to, &layout);
         for at in from..to {
-            let tokens =
-                sequence.known().get(at * layout.block_tokens()..).and_then(|rest| rest.first_chunk());
-            if let (Some(&key), Some(&content), Some(&tokens)) =
-                (sequence.keys.get(at), sequence.contents.get(at), tokens)
-            {
-                let parent = at.checked_sub(1).and_then(|before| sequence.keys.get(before)).copied();
-                let prefix = CachedPrefix { key, salt: sequence.salt, tokens, parent, content };
-                let pin = if at < sequence.reserved_to { life_of(&sequence.pins, at, &layout) } else { None };
+            if let Some(prefix) = self.cached_prefix(sequence, at) {
+                let lives = match at < sequence.reserved_to {
+                    true => self.lives(sequence, at),
+                    false => PerGroup::repeat(None),
+                };
                 let Sequence { tables, tenant, reserved, .. } = &mut *sequence;
-                self.groups.publish((tables, at), &prefix, (pin, *tenant), reserved);
+                self.groups.publish((tables, at), &prefix, (lives, *tenant), reserved);
             }
         }
         self.withdraw(id, sequence, to);
         Some(to)
+    }
+
+    /// Makes a copy of a sequence's state findable.
+    fn publish_copy(&mut self, sequence: &mut Sequence, copy: Option<StateCopy>) {
+        let Some(made) = copy else { return };
+        let boundary = self.groups.layout().full_blocks(made.position);
+        let is_computed = made.position <= sequence.computed;
+        match boundary.checked_sub(1).and_then(|at| self.cached_prefix(sequence, at)) {
+            Some(prefix) if is_computed => {
+                let life = self.life_at(sequence, boundary);
+                self.groups.publish_state(made.slot, &prefix, (life, sequence.tenant));
+                sequence.boundaries.copied_at(boundary);
+            }
+            _ => self.groups.drop_copy(copy),
+        }
+    }
+
+    /// Releases what a sequence no longer needs after its chunk was computed. Returns the number of blocks released in
+    /// each group.
+    pub(crate) fn advance(&mut self, sequence: &mut Sequence) -> PerGroup<usize> {
+        let window = *self.groups.layout().groups().window();
+        let Sequence { tables, boundaries, computed, .. } = sequence;
+        let needed = |at| self.enabled && boundaries.need(at, &window);
+        self.groups.advance(tables, *computed, needed)
+    }
+
+    /// Releases the slot for the state after a chunk that does not count. Returns the number of slots released.
+    pub(crate) fn stay(&mut self, sequence: &mut Sequence) -> usize {
+        self.groups.stay(&mut sequence.tables)
     }
 
     /// For tests: the announced blocks, each with its sequence.

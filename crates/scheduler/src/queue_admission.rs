@@ -62,7 +62,7 @@ impl Outlook<'_> {
         let needed = prompt.saturating_add(spec.max_new as usize);
         // The last generated token is never an input, so it needs no room in the pool.
         let stored = needed.saturating_sub(usize::from(spec.max_new > 0));
-        let positions = self.prefixes.groups().layout().positions();
+        let positions = self.prefixes.groups().layout().positions(self.config.chunk());
         if needed > self.config.context_window || stored > positions {
             let limit = self.config.context_window.min(positions) as u64;
             return Err(AddRefusal::DoesNotFit { needed: needed as u64, limit });

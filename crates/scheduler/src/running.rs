@@ -93,6 +93,24 @@ impl Running {
         }
     }
 
+    /// Records that a sequence has released this many blocks, and promises it others instead.
+    pub(crate) fn shrank(
+        &mut self,
+        sequence: &mut Sequence,
+        released: usize,
+        promises: PerGroup<usize>,
+        tenants: &mut FairQueue,
+    ) {
+        if !sequence.paused {
+            tenants.holds(sequence.tenant, sequence.class, -(released as isize));
+        }
+        for ((all, own), &blocks) in
+            self.promised.iter_mut().zip(sequence.promised.iter_mut()).zip(promises.iter())
+        {
+            *all = *all + blocks - std::mem::replace(own, blocks);
+        }
+    }
+
     /// Takes the slot and the promised blocks of a sequence that is not paused. The caller must still give back its
     /// blocks.
     pub(crate) fn leave(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {

@@ -96,7 +96,7 @@ impl Scheduler {
     /// [`ConfigProblems`] with every value that cannot work.
     pub fn new(config: SchedulerConfig, layout: KvLayout) -> Result<Self, ConfigProblems> {
         config.check(&layout)?;
-        let pool_tokens = layout.positions();
+        let pool_tokens = layout.pool_tokens(config.context_window);
         let burst = config.step_tokens.saturating_mul(BURST_STEPS);
         Ok(Self {
             sequences: Slab::default(),
@@ -245,7 +245,7 @@ impl Scheduler {
     /// The current load.
     pub fn load(&self) -> Load {
         let (prefill, decode) = self.outlook().speeds();
-        let pool = self.prefixes.groups().pools().first();
+        let pool = self.prefixes.groups().first_pool();
         Load {
             running: self.running.computed(),
             paused: self.running.paused() + self.waiting.parked(),

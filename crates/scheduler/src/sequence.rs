@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{BlockKey, CachePin, CacheSalt, PrefixKeys};
 use headrace_kv_layout::{KvLayout, PerGroup};
 
+use crate::boundaries::Boundaries;
 use crate::kv_groups::Tables;
 use crate::nearest::chain_content;
 use crate::pins::PinnedBlocks;
@@ -124,8 +125,10 @@ pub(crate) struct Sequence {
     pub(crate) paused: bool,
     /// Number of tokens whose keys and values are stored.
     pub(crate) computed: usize,
-    /// Its block table in each group.
+    /// The blocks that it holds.
     pub(crate) tables: Tables,
+    /// Where other sequences are likely to continue from its prefix.
+    pub(crate) boundaries: Boundaries,
     /// Keys of the leading full blocks of `known()`, as many as were needed so far.
     pub(crate) keys: Vec<BlockKey>,
     /// Content hashes of the same blocks, chained without the salt, as many as were needed so far.
@@ -175,6 +178,7 @@ impl Sequence {
             paused: false,
             computed: 0,
             tables: Tables::default(),
+            boundaries: Boundaries::default(),
             keys: Vec::new(),
             contents: Vec::new(),
             promised: PerGroup::repeat(0),
@@ -261,7 +265,7 @@ impl Sequence {
 
     /// Number of blocks that it holds, in all groups.
     pub(crate) fn blocks_held(&self) -> usize {
-        self.tables.iter().map(Vec::len).sum()
+        self.tables.held().total()
     }
 
     /// Computes keys until at least the first `blocks` full blocks have one.

@@ -2,7 +2,7 @@
 //! nothing of how a step is chosen.
 
 use headrace_domain::CacheMiss;
-use headrace_kv_layout::BlockTables;
+use headrace_kv_layout::{BlockTables, StateCopy};
 
 use crate::pins::PinnedBlocks;
 use crate::sequence::SeqId;
@@ -33,6 +33,8 @@ pub struct PlannedChunk {
     pub logits: LogitsNeed,
     /// Whether the chunk ends with the last known token, so that a next one can be sampled.
     pub reaches_end: bool,
+    /// A copy to make of the sequence's state, for models with states.
+    pub copy: Option<StateCopy>,
 }
 
 /// A sequence whose first chunk is in this step.
@@ -79,7 +81,8 @@ pub struct StepPlan {
 pub struct ChunkView<'a> {
     /// The tokens to compute.
     pub tokens: &'a [u32],
-    /// For each cache group, the physical blocks that cover every position from 0 to the end of the chunk.
+    /// The physical blocks of each cache group that cover every position from 0 to the end of the chunk, and the slots of
+    /// the state.
     pub tables: BlockTables<'a>,
 }
 

@@ -7,14 +7,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, CacheLife, CachePin, CacheSalt};
+use headrace_domain::{CacheLife, CachePin, CacheSalt};
+use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout};
 use headrace_scheduler::{
     AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
 };
 
 mod common;
 
-use common::{Rng, each_seed, layout, mix, seeds};
+use common::memory::{Chunk, Memory};
+use common::{Rng, each_seed, mix, seeds};
 
 /// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
 const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
@@ -61,14 +63,9 @@ struct World {
     scheduler: Scheduler,
     rng: Rng,
     now: u64,
-    /// The content of each slot of each block: a hash of the salt and of every token up to there.
-    slots: Vec<u64>,
+    memory: Memory,
     known: HashMap<SeqId, Known>,
     seen: Tally,
-}
-
-fn chain(before: u64, salt: u64, token: u32) -> u64 {
-    mix(before ^ mix(salt).rotate_left(17) ^ u64::from(token))
 }
 
 impl Tally {
@@ -81,6 +78,25 @@ impl Tally {
         self.pauses += other.pauses;
         self.parked += other.parked;
         self.raised += other.raised;
+    }
+}
+
+/// A layout of one to three groups, with pools of different sizes.
+fn random_layout(rng: &mut Rng, chunk: usize) -> KvLayout {
+    let full = KvGroup::full(17 + rng.below(40) as usize, 4096);
+    let window = [1, 5, 16, 20, 47, 100][rng.below(6) as usize];
+    let window = KvGroup::new(KvGroupKind::Window(window), 0, 512);
+    let block_count = window.most_held(260, chunk) + rng.below(24) as usize;
+    let window = KvGroup { block_count, ..window };
+    let state = KvGroup::new(KvGroupKind::State, 2 + rng.below(2) as usize, 9000);
+    let many = KvGroup { block_count: 2 + rng.below(7) as usize, ..state };
+    match rng.below(8) {
+        0 => KvLayout::new(&[full, window]),
+        1 => KvLayout::new(&[full, many]),
+        2 => KvLayout::new(&[full, window, many]),
+        3 => KvLayout::single(window),
+        4 => KvLayout::single(state),
+        _ => KvLayout::single(full),
     }
 }
 
@@ -105,12 +121,12 @@ impl World {
             pinned_percent_of_one: [10, 25, 100][rng.below(3) as usize],
             keep_aborted: rng.one_in(3),
         };
-        let blocks = 17 + rng.below(40) as usize;
+        let layout = random_layout(&mut rng, config.chunk());
         Self {
-            scheduler: Scheduler::new(config, layout(blocks)).unwrap(),
+            scheduler: Scheduler::new(config, layout).unwrap(),
             rng,
             now: 1,
-            slots: vec![0; blocks * BLOCK_TOKENS],
+            memory: Memory::new(layout),
             known: HashMap::new(),
             seen: Tally::default(),
         }
@@ -216,16 +232,12 @@ impl World {
             let view = self.scheduler.view(chunk).unwrap();
             let known = &self.known[&chunk.seq];
             assert_eq!(view.tokens, &known.tokens[chunk.start..chunk.start + chunk.len]);
-            let table = view.tables.first();
-            let slot = |p: usize| table[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
-            let mut hash = 0;
-            for (p, &token) in known.tokens.iter().take(chunk.start + chunk.len).enumerate() {
-                hash = chain(hash, known.salt, token);
-                if p < chunk.start {
-                    assert_eq!(self.slots[slot(p)], hash, "position {p} of {:?}", chunk.seq);
-                } else {
-                    self.slots[slot(p)] = hash;
-                }
+            let (start, end) = (chunk.start, chunk.start + chunk.len);
+            let chunk_of = Chunk { tokens: &known.tokens, salt: known.salt, start, end };
+            let hash = self.memory.compute(&chunk_of, &view.tables);
+            if self.rng.one_in(8) {
+                // A failed step is computed again.
+                assert_eq!(self.memory.compute(&chunk_of, &view.tables), hash);
             }
             assert_eq!(chunk.reaches_end, chunk.start + chunk.len == known.tokens.len());
             outcomes.push(self.outcome(chunk.seq, chunk.reaches_end, hash));
@@ -324,6 +336,9 @@ impl World {
         let known = self.known.get_mut(&id).unwrap();
         if !reaches_end {
             return Outcome::Advanced;
+        }
+        if self.rng.one_in(12) {
+            return Outcome::Repeat;
         }
         let generated = known.tokens.len() - known.prompt;
         if generated + 1 >= known.max_new || hash.is_multiple_of(50) {

@@ -13,7 +13,7 @@ use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
-use headrace_model::{Encoder, EncoderOptions};
+use headrace_model::{Encoder, EncoderOptions, KvBlocks};
 use headrace_quant::BlockType;
 use headrace_terminal::progress::ProgressLine;
 use headrace_tokenizer::Tokenizer;
@@ -106,7 +106,8 @@ impl PlannedEncoder {
         clock: &Arc<dyn Clock>,
     ) -> Result<RunningModel, String> {
         let (named, checkpoint) = (&self.config, &self.checkpoint);
-        let loaded = LoadedModel { config: named.clone(), kv_blocks: 0, bytes: self.bytes() };
+        let loaded =
+            LoadedModel { config: named.clone(), kv_blocks: KvBlocks::default(), bytes: self.bytes() };
         let options = EncoderOptions {
             isa,
             threads: named.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads()),

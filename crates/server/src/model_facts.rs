@@ -3,6 +3,7 @@
 
 mod decoder;
 mod encoder;
+mod kv;
 mod layers;
 
 use std::path::Path;

@@ -20,7 +20,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::Forward;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
-use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
+use headrace_model::{KvBlocks, KvGroups, KvUse, LoadOptions, Model, weight_bytes};
 use headrace_prompt::ReplyFamily;
 use headrace_terminal::output;
 use headrace_terminal::progress::ProgressLine;
@@ -95,7 +95,7 @@ struct PlannedModel {
     weight_bytes: u64,
     created_unix_s: u64,
     max_positions: usize,
-    kv_blocks: usize,
+    kv_blocks: KvBlocks,
     /// Whether it already runs as configured.
     runs: bool,
 }
@@ -151,7 +151,7 @@ impl ServingPlan {
     pub fn describe(&self, config: &ServerSettings) -> String {
         let rows = self.models.iter().map(|model| {
             let (answer, from) = model.default_max_tokens(config);
-            let held = model.kv_blocks.saturating_mul(BLOCK_TOKENS);
+            let held = model.kv_groups().layout(model.kv_blocks).positions(config.scheduler.chunk());
             // The capacity of a GPU is known only after loading.
             let context = if model.on_gpu() { model.max_positions } else { model.max_positions.min(held) };
             vec![
@@ -251,7 +251,7 @@ impl PlannedModel {
             created_unix_s: config.path.as_deref().map_or(DEMO_CREATED_UNIX_S, changed),
             weight_bytes: u64::try_from(weights).unwrap_or(u64::MAX),
             max_positions: asked.map_or(own, |asked| asked.min(own)),
-            kv_blocks: running.map_or(0, |loaded| loaded.kv_blocks),
+            kv_blocks: running.map_or(KvBlocks::default(), |loaded| loaded.kv_blocks),
             runs: running.is_some(),
             checkpoint,
             text,
@@ -275,18 +275,23 @@ impl PlannedModel {
         if self.on_gpu() { "cuda/bf16".to_owned() } else { format!("{}/{}", self.mode, self.kv) }
     }
 
-    /// KV blocks that full contexts of all running sequences could use. Further blocks would be idle.
+    /// KV blocks of the first cache group that full contexts of all running sequences could use. Further blocks would be
+    /// idle.
     fn useful_blocks(&self, config: &ServerSettings) -> usize {
-        let full = self.max_positions.div_ceil(BLOCK_TOKENS);
-        full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS)
+        self.kv_groups().useful(self.kv_use(config)).max(LEAST_BLOCKS)
     }
 
-    fn block_bytes(&self) -> usize {
-        kv_bytes_per_block(self.checkpoint.config(), self.kv).max(1)
+    fn kv_groups(&self) -> KvGroups {
+        KvGroups::of(self.checkpoint.config(), self.kv)
+    }
+
+    fn kv_use(&self, config: &ServerSettings) -> KvUse {
+        let scheduler = &config.scheduler;
+        KvUse { sequences: scheduler.max_running, chunk: scheduler.chunk(), tokens: self.max_positions }
     }
 
     fn kv_bytes(&self) -> u64 {
-        u64::try_from(self.kv_blocks.saturating_mul(self.block_bytes())).unwrap_or(u64::MAX)
+        u64::try_from(self.kv_groups().bytes(self.kv_blocks)).unwrap_or(u64::MAX)
     }
 
     /// Bytes of weights and KV pool in this machine's memory.
@@ -366,25 +371,27 @@ fn part_memory(
 
 /// Sizes a pool: the configured bytes, or what `left` bytes hold, between [`LEAST_BLOCKS`] and the useful blocks.
 fn size_pool(model: &mut PlannedModel, config: &ServerSettings, left: u64, faults: &mut Vec<ModelFault>) {
-    let block_bytes = model.block_bytes();
-    let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
-    let full = model.max_positions.div_ceil(BLOCK_TOKENS);
+    let (groups, usage) = (model.kv_groups(), model.kv_use(config));
+    let affordable = |bytes: u64| groups.fitting(usize::try_from(bytes).unwrap_or(usize::MAX), usage);
+    let full = groups.needed(model.max_positions, usage.chunk);
     let Some(bytes) = model.config.kv_bytes.or(config.engine.kv_bytes) else {
         let useful = model.useful_blocks(config);
-        model.kv_blocks = affordable(left).clamp(LEAST_BLOCKS.min(useful), useful);
+        let first = affordable(left).clamp(LEAST_BLOCKS.min(useful), useful);
+        model.kv_blocks = groups.beside(first, usage);
         return;
     };
-    model.kv_blocks = affordable(bytes);
+    let first = affordable(bytes);
+    model.kv_blocks = groups.beside(first, usage);
     let asked = model.config.max_positions.or(config.engine.max_positions).is_some();
     let least = if asked { full } else { full.min(LEAST_CONTEXT_BLOCKS) };
-    if model.kv_blocks < least {
+    if first < least {
         let why = format!(
             "{} holds {} tokens of model `{}`; a context of {} tokens needs {}: give that much{}",
             size(bytes),
-            model.kv_blocks.saturating_mul(BLOCK_TOKENS),
+            first.saturating_mul(BLOCK_TOKENS),
             model.config.name,
             least.saturating_mul(BLOCK_TOKENS),
-            size(u64::try_from(least.saturating_mul(block_bytes)).unwrap_or(u64::MAX)),
+            size(u64::try_from(groups.bytes(groups.beside(least, usage))).unwrap_or(u64::MAX)),
             if asked { ", or lower `max_positions`" } else { " or more" },
         );
         faults.push(fault(&pool_setting(model), why));
@@ -465,7 +472,7 @@ fn run(
     let mut progress = ProgressLine::new(&format!("loading {}", model.config.name));
     let forward = forward(&model, config, isa, workers, &mut |done, total| progress.bytes(done, total))?;
     progress.end();
-    let (kv_blocks, bytes) = (forward.shape().kv.first().block_count, model.bytes());
+    let (kv_blocks, bytes) = (model.kv_blocks, model.bytes());
     let loaded = LoadedModel { config: model.config.clone(), kv_blocks, bytes };
     let compute_mode = if model.on_gpu() { "bf16".to_owned() } else { model.mode.to_string() };
     let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
@@ -531,6 +538,7 @@ fn forward(
         isa,
         threads,
         kv_blocks: model.kv_blocks,
+        chunk: config.scheduler.chunk(),
         max_positions: Some(model.max_positions),
         mode: model.mode,
         kv: model.kv,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use headrace_catalog::ServedModel;
 use headrace_config::ModelConfig;
 use headrace_fleet::Worker;
+use headrace_model::KvBlocks;
 
 use crate::local_engine::LocalEngine;
 use crate::worker_offers::WorkerOffer;
@@ -30,7 +31,8 @@ pub struct RunningModel {
 pub struct LoadedModel {
     /// Its configuration.
     pub config: ModelConfig,
-    pub(crate) kv_blocks: usize,
+    /// Blocks of its KV pool.
+    pub(crate) kv_blocks: KvBlocks,
     /// Bytes of weights and KV pool.
     pub(crate) bytes: u64,
 }

@@ -7,14 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::{BLOCK_TOKENS, KvGroup, KvLayout};
 
+use crate::memory::{GARBAGE, History, Memory, NOT_FINITE};
+
 /// Half the width of the logits' range.
 const SPREAD: f32 = 4.0;
-/// Content of a slot that was never written, or whose write failed.
-const GARBAGE: u64 = 0xdead_beef_dead_beef;
-
-/// Content of a slot whose values are not numbers. Every logit that reads it is not a number either.
-const NOT_FINITE: u64 = 0x7ff8_7ff8_7ff8_7ff8;
-
 /// An injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -80,7 +76,7 @@ impl Faults {
 #[derive(Debug)]
 pub struct ScriptedForward {
     shape: ForwardShape,
-    slots: Vec<u64>,
+    memory: Memory,
     faults: Faults,
     computed: Computed,
     calls: u64,
@@ -90,9 +86,15 @@ impl ScriptedForward {
     /// Creates a model of `vocab` ids with `block_count` KV blocks, for sequences of at most `max_positions` tokens.
     pub fn new(vocab: usize, max_positions: usize, block_count: usize) -> Self {
         let group = KvGroup::full(block_count, BLOCK_TOKENS * size_of::<u64>());
-        let shape = ForwardShape { vocab, max_positions, kv: KvLayout::single(group), weight_bytes: 0 };
-        let slots = vec![GARBAGE; group.positions()];
-        Self { shape, slots, faults: Faults::default(), computed: Computed::default(), calls: 0 }
+        Self::with_layout(vocab, max_positions, KvLayout::single(group))
+    }
+
+    /// Creates a model like [`Self::new`] with these cache groups. Its layers with a window see only the window, and its
+    /// recurrent layers only their state.
+    pub fn with_layout(vocab: usize, max_positions: usize, layout: KvLayout) -> Self {
+        let shape = ForwardShape { vocab, max_positions, kv: layout, weight_bytes: 0 };
+        let (faults, computed) = (Faults::default(), Computed::default());
+        Self { shape, memory: Memory::new(layout), faults, computed, calls: 0 }
     }
 
     /// The handle for injecting faults.
@@ -103,24 +105,6 @@ impl ScriptedForward {
     /// The count of computed tokens.
     pub fn computed(&self) -> Computed {
         self.computed.clone()
-    }
-
-    fn slot(&self, chunk: &SequenceChunk<'_>, position: usize) -> Option<usize> {
-        let group = self.shape.kv.first();
-        let block = *chunk.tables.first().get(position / group.block_tokens)? as usize;
-        (block < group.block_count).then_some(block * group.block_tokens + position % group.block_tokens)
-    }
-
-    fn store(&mut self, chunk: &SequenceChunk<'_>, value: impl Fn(usize, u32) -> u64) -> Result<(), String> {
-        for (i, &token) in chunk.tokens.iter().enumerate() {
-            let position = chunk.start + i;
-            let slot =
-                self.slot(chunk, position).ok_or_else(|| format!("no block for position {position}"))?;
-            if let Some(stored) = self.slots.get_mut(slot) {
-                *stored = value(position, token);
-            }
-        }
-        Ok(())
     }
 
     fn check(&self, at: usize, chunk: &SequenceChunk<'_>) -> Result<(), ForwardError> {
@@ -138,25 +122,28 @@ impl ScriptedForward {
     }
 
     /// Reads the history back from the blocks, and writes the wanted logits from row `row` on.
-    fn answer(&self, chunk: &SequenceChunk<'_>, fault: Option<Fault>, row: &mut usize, out: &mut Logits) {
+    fn answer(
+        &self,
+        chunk: &SequenceChunk<'_>,
+        (fault, spoilt): (Option<Fault>, Option<u64>),
+        row: &mut usize,
+        out: &mut Logits,
+    ) {
         let end = chunk.start + chunk.tokens.len();
-        let (mut history, mut nan) = (0u64, false);
-        for position in 0..end {
-            let stored = self.slot(chunk, position).and_then(|slot| self.slots.get(slot)).copied();
-            nan |= stored == Some(NOT_FINITE);
-            history = mix(history.rotate_left(5) ^ stored.unwrap_or(GARBAGE));
+        let histories = self.memory.histories(chunk, |p, token| stored(spoilt, p, token));
+        for (position, History { hash, is_nan }) in (chunk.start..).zip(histories) {
             let wanted = match chunk.logits {
                 LogitsWanted::None => false,
                 LogitsWanted::Last => position + 1 == end,
-                LogitsWanted::All => position >= chunk.start,
+                LogitsWanted::All => true,
             };
             if wanted && let Some(logits) = out.row_mut(*row) {
                 for (id, logit) in logits.iter_mut().enumerate() {
-                    let unit = (mix(history.wrapping_add(id as u64)) >> 40) as f32 / (1u64 << 24) as f32;
+                    let unit = (mix(hash.wrapping_add(id as u64)) >> 40) as f32 / (1u64 << 24) as f32;
                     *logit = match fault {
                         Some(Fault::Infinite { up: true }) if id == 3 => f32::INFINITY,
                         Some(Fault::Infinite { up: false }) => f32::NEG_INFINITY,
-                        _ if nan && id == 0 => f32::NAN,
+                        _ if is_nan && id == 0 => f32::NAN,
                         _ => (unit * 2.0 - 1.0) * SPREAD,
                     };
                 }
@@ -164,6 +151,11 @@ impl ScriptedForward {
             }
         }
     }
+}
+
+/// What is stored for a token at a position.
+fn stored(spoilt: Option<u64>, position: usize, token: u32) -> u64 {
+    spoilt.unwrap_or_else(|| mix((position as u64) << 32 | u64::from(token)))
 }
 
 impl Forward for ScriptedForward {
@@ -189,7 +181,8 @@ impl Forward for ScriptedForward {
                 (None, Some(Some(Fault::NotFinite))) => Some(NOT_FINITE),
                 _ => None,
             };
-            self.store(chunk, |p, token| spoilt.unwrap_or_else(|| mix((p as u64) << 32 | u64::from(token))))
+            self.memory
+                .store(chunk, |p, token| stored(spoilt, p, token))
                 .map_err(|message| ForwardError::BadBatch { chunk: at, message })?;
         }
         match fatal {
@@ -201,7 +194,8 @@ impl Forward for ScriptedForward {
         let mut row = 0;
         for (chunk, fault) in batch.iter().zip(faults) {
             self.computed.0.fetch_add(chunk.tokens.len() as u64, Ordering::SeqCst);
-            self.answer(chunk, fault, &mut row, out);
+            let spoilt = (fault == Some(Fault::NotFinite)).then_some(NOT_FINITE);
+            self.answer(chunk, (fault, spoilt), &mut row, out);
         }
         Ok(())
     }

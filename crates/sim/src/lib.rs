@@ -2,6 +2,7 @@
 //! blocks, a small vocabulary, and an engine that answers at once. Knows nothing of sockets or weights.
 
 mod forward;
+mod memory;
 mod scripted_engine;
 mod toy_grammar;
 mod vocabulary;

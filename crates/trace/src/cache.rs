@@ -310,6 +310,10 @@ impl MissedCalls {
             }
             (None, "differs") => "no gain: too little of the prompt follows what differs".to_owned(),
             (None, "evicted") => "more memory for the cache keeps it: raise `engine.kv_memory`".to_owned(),
+            (None, "state_not_kept" | "window_freed") => {
+                "a cache mark (`cache_control`) where prompts part keeps what the next call continues from"
+                    .to_owned()
+            }
             (None, "expired") => {
                 "calls at shorter intervals find it, or a longer life of a cache mark (`cache_control`)"
                     .to_owned()
@@ -355,6 +359,8 @@ fn in_short(reason: &str) -> &str {
         "disabled" => "without a cache",
         "differs" => "differ",
         "never_seen" => "never cached",
+        "state_not_kept" => "without a state to continue from",
+        "window_freed" => "without the window to continue from",
         other => other,
     }
 }

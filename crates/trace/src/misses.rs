@@ -18,6 +18,12 @@ pub fn miss_words(miss: &CacheMiss) -> String {
         MissReason::Expired => format!("expired from token {token} on"),
         MissReason::Differs => format!("the nearest cached prompt differs at token {token}"),
         MissReason::NeverSeen => format!("never seen from token {token} on"),
+        MissReason::StateNotKept => {
+            format!("cached beyond token {token}, but only the state there was kept")
+        }
+        MissReason::WindowFreed => {
+            format!("cached beyond token {token}, but only the window there was kept")
+        }
     };
     if let Some(place) = &miss.place {
         text.push_str(": ");

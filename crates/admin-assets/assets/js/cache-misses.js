@@ -23,6 +23,14 @@ const REASONS = {
     'Differs from an earlier prompt',
     'An earlier prompt has the same beginning, but another token at this position.',
   ],
+  state_not_kept: [
+    'State not kept here',
+    'The beginning is in the cache. The state of the recurrent layers is kept only at some positions, and the call continued from the last one.',
+  ],
+  window_freed: [
+    'Window no longer kept',
+    'The beginning is in the cache. Layers with a window keep only the last positions, and the call continued from the last position that they keep.',
+  ],
   never_seen: ['New from here on', 'No cached prompt continues here: this text was not sent before.'],
 };
 /** The name and the meaning of a reason. An unknown reason is shown by its code. */

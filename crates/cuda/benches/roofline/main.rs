@@ -14,7 +14,7 @@ use headrace_cuda::device::{Buffer, Device, Nvidia};
 use headrace_cuda::ops::{self, Finish, Matrix, Workspace};
 use headrace_cuda::{CudaModel, LoadOptions};
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
-use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 
 use crate::limits::Limits;
 use crate::random::{Random, config};
@@ -160,7 +160,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
     let alone = SequenceChunk {
         tokens: &mine,
         start: 0,
-        tables: PerGroup::new([&blocks]),
+        tables: BlockTables::single(&blocks),
         logits: LogitsWanted::Last,
     };
     model.step(&[alone], &mut out)?;
@@ -178,7 +178,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                 .map(|(blocks, words)| SequenceChunk {
                     tokens: &words[at..end],
                     start: at,
-                    tables: PerGroup::new([blocks]),
+                    tables: BlockTables::single(blocks),
                     logits: LogitsWanted::None,
                 })
                 .collect();
@@ -192,7 +192,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                 .map(|(blocks, words)| SequenceChunk {
                     tokens: &words[600..],
                     start: 600,
-                    tables: PerGroup::new([blocks]),
+                    tables: BlockTables::single(blocks),
                     logits: LogitsWanted::Last,
                 })
                 .collect();
@@ -220,7 +220,7 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
             &[SequenceChunk {
                 tokens: &prompt,
                 start: 0,
-                tables: PerGroup::new([blocks]),
+                tables: BlockTables::single(blocks),
                 logits: LogitsWanted::None,
             }],
             &mut out,
@@ -234,7 +234,7 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
             .map(|blocks| SequenceChunk {
                 tokens: &token,
                 start: CONTEXT + step,
-                tables: PerGroup::new([blocks]),
+                tables: BlockTables::single(blocks),
                 logits: LogitsWanted::Last,
             })
             .collect();
@@ -274,7 +274,7 @@ fn prefill(model: &mut CudaModel, config: &ModelConfig, limits: &Limits) -> Resu
         .map(|blocks| SequenceChunk {
             tokens: &prompt,
             start: 0,
-            tables: PerGroup::new([blocks]),
+            tables: BlockTables::single(blocks),
             logits: LogitsWanted::Last,
         })
         .collect();

@@ -3,7 +3,7 @@
 
 use headrace_engine_api::JobError;
 use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
-use headrace_kv_layout::{KvGroup, PerGroup};
+use headrace_kv_layout::{BlockTables, KvGroup, StateSlots};
 
 use crate::stepper::{Stepper, run};
 
@@ -21,19 +21,35 @@ impl Stepper {
     /// The model's failure.
     pub fn warm_up(&mut self) -> Result<(), JobError> {
         let shape = self.forward.shape();
-        let room = shape.max_positions.min(shape.kv.positions());
+        let (kv, max_positions) = (shape.kv, shape.max_positions);
         let config = &self.intake.config.scheduler;
+        let room = max_positions.min(kv.positions(config.chunk()));
         let len = PROMPT_TOKENS.min(config.max_chunk).min(config.step_tokens).min(room);
-        let pools = shape.kv.groups().iter();
+        let has_states = kv.groups().state().is_used();
         let sequences =
-            pools.map(|group| group.block_count).fold(SEQUENCES.min(config.max_running), usize::min);
+            kv.used().map(|group| group.block_count).fold(SEQUENCES.min(config.max_running), usize::min);
         let blocks_of =
             |group: &KvGroup| (0..group.blocks_for(len.saturating_add(1)) as u32).collect::<Vec<u32>>();
-        let blocks = shape.kv.groups().map(blocks_of);
+        let blocks = kv.groups().map(blocks_of);
         let tokens = vec![0; len];
         let (first, second) = tokens.split_at(len / 2);
-        let tables = blocks.map(|blocks| &blocks[..]);
-        let chunk = |tokens, start| SequenceChunk { tokens, start, tables, logits: LogitsWanted::Last };
+        // A chunk that completes a block leaves its state in another slot than the one that it reads.
+        let slot = |position: usize| u32::from(kv.full_blocks(position) % 2 == 1);
+        let tables = |start: usize, tokens: &[u32]| BlockTables {
+            full: blocks.full(),
+            window: blocks.window(),
+            states: has_states.then(|| StateSlots {
+                from: slot(start),
+                own: slot(start + tokens.len()),
+                copy: None,
+            }),
+        };
+        let chunk = |tokens, start| SequenceChunk {
+            tokens,
+            start,
+            tables: tables(start, tokens),
+            logits: LogitsWanted::Last,
+        };
         if !first.is_empty() {
             self.timed(&[chunk(first, 0)])?;
         }
@@ -43,7 +59,11 @@ impl Stepper {
         let each = |block| SequenceChunk {
             tokens: &[0],
             start: 0,
-            tables: PerGroup::repeat(std::slice::from_ref(block)),
+            tables: BlockTables {
+                full: std::slice::from_ref(block),
+                window: std::slice::from_ref(block),
+                states: has_states.then_some(StateSlots { from: *block, own: *block, copy: None }),
+            },
             logits: LogitsWanted::Last,
         };
         let several_ns = self.timed(&own.iter().map(each).collect::<Vec<_>>())?;

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use headrace_kv_layout::BLOCK_TOKENS;
+use headrace_kv_layout::{BLOCK_TOKENS, FREED};
 
 use crate::attention::plan::{Item, MAX_ITEM_ROWS, Shape};
 use crate::attention::softmax::{self, Peak, Scales};
@@ -146,9 +146,11 @@ unsafe fn attend_as<S: Tiles, E: Element>(
                 None => table,
             };
             let blocks = &table[..(last - from).min(SPLIT).div_ceil(BLOCK_TOKENS)];
+            // The blocks before those that the first row sees may be freed. They are never read.
+            let skipped = item.seen(span, 0).start.saturating_sub(from).min(SPLIT) / BLOCK_TOKENS;
             if widen {
                 let layout = Layout::new(KvType::F32, job.store.shape().head_dim);
-                let read = widen_blocks::<S, E>(blocks, stored, layout, scratch.wide);
+                let read = widen_blocks::<S, E>(blocks, skipped, stored, layout, scratch.wide);
                 let part = Split { from, blocks, read: &read, layout, ahead: &read, stored };
                 attend_split::<S, Wide, E>(job, item, &part, &mut scratch, &mut peaks);
             } else {
@@ -163,14 +165,18 @@ unsafe fn attend_as<S: Tiles, E: Element>(
     }
 }
 
-/// Returns the head in each block of a split, as far as the item sees them. Unused entries repeat the first block.
+/// Returns the head in each block of a split, as far as the item sees them. Unused entries repeat the first block. The
+/// entries of freed blocks are null.
 #[inline(always)]
 fn blocks_of(job: &Job<'_>, item: &Item, split: usize) -> [*const u8; BLOCKS] {
     let span = &job.spans[item.span];
     let last = item.seen(span, item.rows() - 1).end;
     let from = split * BLOCKS;
     let ids = &span.blocks[from..last.div_ceil(BLOCK_TOKENS).min(from + BLOCKS)];
-    let head = |id: u32| job.store.head(job.layer, id, item.kv_head).cast_const();
+    let head = |id: u32| match id {
+        FREED => std::ptr::null(),
+        id => job.store.head(job.layer, id, item.kv_head).cast_const(),
+    };
     let mut out = [ids.first().map_or(std::ptr::null(), |&id| head(id)); BLOCKS];
     for (slot, &id) in out.iter_mut().zip(ids) {
         *slot = head(id);
@@ -210,20 +216,22 @@ unsafe fn pack_queries(job: &Job<'_>, item: &Item, span: &Span<'_>, out: &mut [f
     }
 }
 
-/// Widens a split's keys and values to f32 without their scales, in the layout of an f32 store.
+/// Widens a split's keys and values to f32 without their scales, in the layout of an f32 store. Leaves out the first
+/// `skipped` blocks.
 ///
 /// # Safety
 /// As for [`attend`].
 #[inline(always)]
 unsafe fn widen_blocks<S: Simd, E: Element>(
     blocks: &[*const u8],
+    skipped: usize,
     stored: Layout,
     wide: Layout,
     scratch: &mut [f32],
 ) -> [*const u8; BLOCKS] {
     let start = scratch.as_mut_ptr().cast::<u8>();
     let mut out = [start.cast_const(); BLOCKS];
-    for (at, slot) in out.iter_mut().enumerate().take(blocks.len()) {
+    for (at, slot) in out.iter_mut().enumerate().take(blocks.len()).skip(skipped) {
         if let Some(ahead) = blocks.get(at + WIDEN_AHEAD) {
             for line in (0..stored.head_bytes).step_by(64) {
                 // SAFETY: a prefetch never faults.
@@ -288,29 +296,40 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
         if visible(rows - 1) == 0 || seen(0).start == SPLIT {
             continue;
         }
+        // The first block that a row of the tile sees.
+        let first_block = seen(0).start / BLOCK_TOKENS;
+        let keys = first_block * BLOCK_TOKENS..visible(rows - 1);
         let mut now = [None; MAX_TILE_ROWS];
         // SAFETY: the caller's contract.
         unsafe {
             let queries = scratch.queries[first * X_STRIDE..].as_ptr();
-            score::<S, E>(split, queries, rows, visible(rows - 1), scratch.scores);
+            score::<S, E>(split, queries, rows, keys.clone(), scratch.scores);
             if let Some(cap) = job.cap {
                 for scores in scratch.scores.chunks_exact_mut(SPLIT).take(rows) {
-                    let keys = visible(rows - 1);
-                    softmax::cap::<S>(scores, keys, cap * std::f32::consts::LOG2_E, stored);
+                    let (scores, stored) =
+                        (&mut scores[keys.start..], stored.map(|all| all.after(first_block)));
+                    softmax::cap::<S>(scores, keys.len(), cap * std::f32::consts::LOG2_E, stored);
                 }
             }
             let near = span.sees.skips_first_keys();
             for (row, now) in now.iter_mut().enumerate().take(rows) {
                 let scores = &mut scratch.scores[row * SPLIT..(row + 1) * SPLIT];
                 if near {
-                    *now = weights_near::<S>(scores, seen(row), visible(rows - 1), scales);
+                    let skipped = seen(row).start.min(seen(row).end) / BLOCK_TOKENS;
+                    *now = weights_near::<S>(
+                        scores,
+                        seen(row),
+                        keys.end,
+                        skipped,
+                        scales.map(|all| all.after(skipped)),
+                    );
                 } else if visible(row) > 0 {
                     *now = Some(softmax::weights::<S>(scores, visible(row), scales));
                 }
             }
             if near {
-                let keys = 0..visible(rows - 1);
-                weigh_keys::<S, E>(split, scratch.scores.as_ptr(), rows, keys, scratch.split.as_mut_ptr());
+                let (weights, out) = (scratch.scores.as_ptr(), scratch.split.as_mut_ptr());
+                weigh_keys::<S, E>(split, weights, rows, keys, false, out);
             } else {
                 weigh::<S, E>(split, scratch.scores, rows, visible, scratch.split);
             }
@@ -331,7 +350,8 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
 
 /// Computes the weights of a row that sees only `seen` of the split. The other weights up to `keys` become zero, so
 /// that all rows of a tile can be weighted together. A product with zero changes no sum, so a row's bits do not
-/// depend on the other rows in the tile. Returns `None` if the row sees nothing of the split.
+/// depend on the other rows in the tile. `scales` are those of the blocks from number `skipped` on, which is the first
+/// that the row sees. Returns `None` if the row sees nothing of the split.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -340,6 +360,7 @@ unsafe fn weights_near<S: Simd>(
     scores: &mut [f32],
     seen: Range<usize>,
     keys: usize,
+    skipped: usize,
     scales: Option<Scales<'_>>,
 ) -> Option<Peak> {
     if seen.is_empty() {
@@ -348,13 +369,14 @@ unsafe fn weights_near<S: Simd>(
     }
     scores[..seen.start].fill(f32::NEG_INFINITY);
     // SAFETY: the caller's contract.
-    let peak = unsafe { softmax::weights::<S>(scores, seen.end, scales) };
+    let first = skipped * BLOCK_TOKENS;
+    let peak = unsafe { softmax::weights::<S>(&mut scores[first..], seen.end - first, scales) };
     scores[..seen.start].fill(0.0);
     scores[seen.end..keys.max(seen.end)].fill(0.0);
     Some(peak)
 }
 
-/// Computes the scores of a tile's rows against the first `keys` keys of the split.
+/// Computes the scores of a tile's rows against these keys of the split, which begin with a block.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -363,12 +385,12 @@ unsafe fn score<S: Tiles, E: Element>(
     split: &Split<'_>,
     queries: *const f32,
     rows: usize,
-    keys: usize,
+    keys: Range<usize>,
     scores: &mut [f32],
 ) {
-    let (blocks, widest) = (keys.div_ceil(BLOCK_TOKENS), S::panels(rows));
+    let (blocks, widest) = (keys.end.div_ceil(BLOCK_TOKENS), S::panels(rows));
     let key_dim = split.layout.key_dim;
-    let mut block = 0;
+    let mut block = keys.start / BLOCK_TOKENS;
     while block < blocks {
         let width = fitting(widest, blocks - block);
         for from in (0..key_dim).step_by(X_STRIDE) {
@@ -424,7 +446,7 @@ unsafe fn weigh<S: Tiles, E: Element>(
     // SAFETY: the caller's contract.
     unsafe {
         if common > 0 {
-            weigh_keys::<S, E>(split, weights.as_ptr(), rows, 0..common, out.as_mut_ptr());
+            weigh_keys::<S, E>(split, weights.as_ptr(), rows, 0..common, false, out.as_mut_ptr());
         }
         let mut row = 0;
         while row < rows {
@@ -433,7 +455,7 @@ unsafe fn weigh<S: Tiles, E: Element>(
             if keys > common {
                 let out = out[row * split.layout.value_dim..].as_mut_ptr();
                 let weights = weights[row * SPLIT..].as_ptr();
-                weigh_keys::<S, E>(split, weights, alike, common..keys, out);
+                weigh_keys::<S, E>(split, weights, alike, common..keys, common > 0, out);
             }
             row += alike;
         }
@@ -441,13 +463,14 @@ unsafe fn weigh<S: Tiles, E: Element>(
 }
 
 /// # Safety
-/// As for [`weigh`]. `out` has `rows` rows. If `keys` does not start at 0, the result is added to `out`.
+/// As for [`weigh`]. `out` has `rows` rows. With `accumulate`, the result is added to them.
 #[inline(always)]
 unsafe fn weigh_keys<S: Tiles, E: Element>(
     split: &Split<'_>,
     weights: *const f32,
     rows: usize,
     keys: Range<usize>,
+    accumulate: bool,
     out: *mut f32,
 ) {
     let (panels, widest) = (split.layout.value_dim / LANES, S::panels(rows));
@@ -471,7 +494,7 @@ unsafe fn weigh_keys<S: Tiles, E: Element>(
             ahead_offset: within,
             out: out.wrapping_add(panel * LANES),
             out_stride: split.layout.value_dim,
-            accumulate: keys.start > 0,
+            accumulate,
         };
         // SAFETY: the blocks and panels exist. The rows of `out` have `panels` panels.
         unsafe { S::kv_tile::<E>(rows, width, &tile) };

@@ -50,6 +50,13 @@ pub(crate) struct Scales<'a> {
     pub(crate) value_offset: usize,
 }
 
+impl Scales<'_> {
+    /// The scales of the blocks after the first `skipped` ones.
+    pub(crate) fn after(self, skipped: usize) -> Self {
+        Self { blocks: self.blocks.get(skipped..).unwrap_or(&[]), ..self }
+    }
+}
+
 /// Replaces the first `keys` (at least one) scores of a row by 2^(score − maximum). With scales, each score is first
 /// multiplied by its key's scale, and each resulting weight by its value's scale. The returned sum covers the weights
 /// without value scales. The elements after the first `keys`, up to a whole vector, are unspecified before and after.

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use headrace_kv_layout::BLOCK_TOKENS;
+
 /// Positions in one split. Part of the numerics: a change here changes result bits.
 pub(crate) const SPLIT: usize = 256;
 
@@ -30,7 +32,8 @@ pub struct Span<'a> {
     pub count: usize,
     /// Absolute position of the first query.
     pub start: usize,
-    /// Block table of the sequence, covering `start + count` positions.
+    /// Block table of the sequence, covering `start + count` positions. The blocks before those that the first query
+    /// sees may be [`headrace_kv_layout::FREED`].
     pub blocks: &'a [u32],
     /// The keys that each query sees.
     pub sees: Sees,
@@ -44,6 +47,11 @@ impl Sees {
 }
 
 impl Span<'_> {
+    /// Returns the ids of the blocks that the queries see.
+    pub(crate) fn needed_blocks(&self) -> &[u32] {
+        self.blocks.get(self.seen(0).start / BLOCK_TOKENS..).unwrap_or(&[])
+    }
+
     /// Returns the positions that query `query` of the span sees. From one query to the next, neither end decreases.
     #[inline(always)]
     pub(crate) fn seen(&self, query: usize) -> Range<usize> {

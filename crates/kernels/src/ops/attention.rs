@@ -174,7 +174,7 @@ fn check(
             && end_of(out_row, count, width).is_some_and(|end| end <= out)
             && end_of(query_row, count, queries.stride).is_some_and(|end| end <= queries.rows.len())
             && start.checked_add(count).is_some_and(|end| end <= covered)
-            && blocks.iter().all(|&block| (block as usize) < store.blocks());
+            && span.needed_blocks().iter().all(|&id| (id as usize) < store.blocks());
         if !fits {
             return Err(KernelError::shape(format!("attention span of {count} queries at {start}")));
         }

@@ -6,7 +6,7 @@ use headrace_checkpoint::ModelConfig;
 use headrace_kernels::encode::Sequence;
 use headrace_kernels::forward::{ForwardShape, LogitsWanted, SequenceChunk};
 use headrace_kernels::{KernelError, Kernels};
-use headrace_kv_layout::PerGroup;
+use headrace_kv_layout::BlockTables;
 
 use super::rows::Rows;
 use crate::batch;
@@ -38,7 +38,7 @@ impl Causal {
             .map(|(sequence, blocks)| SequenceChunk {
                 tokens: sequence.tokens,
                 start: 0,
-                tables: PerGroup::new([blocks]),
+                tables: BlockTables::single(blocks),
                 logits,
             })
             .collect();

@@ -79,7 +79,7 @@ impl Encoder {
         let (config, modules) = (checkpoint.config(), checkpoint.modules());
         let (max_tokens, hidden) = (checkpoint.max_tokens(), config.hidden_size);
         let block_bytes = match &config.body {
-            EncoderBody::Causal(own) => memory::block_bytes(own, KvType::F32, KeptLayers::One),
+            EncoderBody::Causal(own) => memory::block_bytes(own, KvType::F32, KeptLayers::One, false),
             EncoderBody::Bert(own) => KvType::F32.block_bytes(kv_shape(own.heads, hidden)),
             EncoderBody::Modern(own) => KvType::F32.block_bytes(kv_shape(own.heads, hidden)),
         };
@@ -127,7 +127,7 @@ impl Encoder {
                     kv: layout,
                     weight_bytes: bytes,
                 };
-                let kv = KvStores::new(own, KvType::F32, group.block_count, KeptLayers::One)?;
+                let kv = KvStores::new(own, KvType::F32, &layout, KeptLayers::One)?;
                 let tables = rope::tables(own, max_tokens);
                 let core = Core { kernels, weights, kv, tables, scratch: Default::default() };
                 let rows = batch::Rows::default();
@@ -138,7 +138,7 @@ impl Encoder {
         let shape = EncodeShape {
             vocab: config.vocab_size,
             max_tokens,
-            max_batch_tokens: layout.positions(),
+            max_batch_tokens: group.positions(),
             block_tokens: layout.block_tokens(),
             width: output.width(),
             weight_bytes: bytes + output.bytes(),

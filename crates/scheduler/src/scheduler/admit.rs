@@ -4,7 +4,6 @@
 use headrace_kv_layout::PerGroup;
 
 use super::Scheduler;
-use crate::prefixes::Found;
 use crate::running::Capacity;
 use crate::sequence::{Class, SeqId};
 use crate::step::StartedSequence;
@@ -114,7 +113,7 @@ impl Scheduler {
                 return AdmitAttempt::TooBig;
             };
             let has_slot = self.running.len() < self.config.max_running;
-            let needed = self.blocks_to_take(known, &prefix);
+            let needed = self.prefixes.groups().to_start(known, &prefix.reach);
             if has_slot && self.has_room(&needed) {
                 self.admit(id);
                 return AdmitAttempt::Admitted;
@@ -125,15 +124,6 @@ impl Scheduler {
                 None => return AdmitAttempt::NoSlot,
             }
         }
-    }
-
-    /// The free blocks of each group that a sequence of `known` tokens takes when it starts.
-    fn blocks_to_take(&self, known: usize, prefix: &Found) -> PerGroup<usize> {
-        let mut blocks = self.prefixes.groups().layout().blocks_for(known);
-        for (blocks, &hits_free) in blocks.iter_mut().zip(prefix.hits_free.iter()) {
-            *blocks = *blocks - prefix.hits + hits_free;
-        }
-        blocks
     }
 
     /// Whether each group has `needed` free blocks that are not promised. Some more stay free for running sequences to
@@ -164,7 +154,7 @@ impl Scheduler {
         sequence.own_tokens();
         sequence.charged = sequence.charged.max(sequence.computed);
         let groups = self.prefixes.groups();
-        let needs = groups.needs(sequence.known().len(), &sequence.tables);
+        let needs = groups.promises(sequence.known().len(), &sequence.tables);
         let block_tokens = groups.layout().block_tokens();
         self.running.enter(id, sequence, needs, &mut self.tenants);
         if !sequence.started {

@@ -44,15 +44,37 @@ impl Scheduler {
 
     fn commit_one(&mut self, chunk: &PlannedChunk, outcome: Outcome) {
         let id = chunk.seq;
-        let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.state == State::Running) else { return };
+        let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.state == State::Running) else {
+            self.prefixes.drop_copy(chunk.copy);
+            return;
+        };
         if outcome == Outcome::Failed {
+            self.prefixes.drop_copy(chunk.copy);
             self.drop_sequence(id, DropCause::Failed);
             return;
         }
         let (before, end) = (sequence.computed, chunk.start + chunk.len);
-        sequence.computed = if outcome == Outcome::Repeat { end.saturating_sub(1) } else { end };
+        let layout = self.prefixes.groups().layout();
+        // The state after the end of a block cannot go back by one token.
+        let stays = outcome == Outcome::Repeat
+            && layout.groups().state().is_used()
+            && end.is_multiple_of(layout.block_tokens());
+        sequence.computed = match outcome {
+            Outcome::Repeat if stays => chunk.start,
+            Outcome::Repeat => end.saturating_sub(1),
+            _ => end,
+        };
         sequence.scored = sequence.scored.max(end);
-        if let Some(computed) = self.prefixes.publish(id, sequence, before) {
+        let computed = self.prefixes.publish(id, sequence, before, chunk.copy);
+        if self.prefixes.groups().layout().keeps_less() {
+            let released = match stays {
+                true => self.prefixes.stay(sequence),
+                false => self.prefixes.advance(sequence).total(),
+            };
+            let promises = self.prefixes.groups().promises(sequence.known().len(), &sequence.tables);
+            self.running.shrank(sequence, released, promises, &mut self.tenants);
+        }
+        if let Some(computed) = computed {
             self.waiting.wake_followers(id, computed, &mut self.sequences, &mut self.tenants);
         }
         match outcome {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use headrace_kv_layout::PerGroup;
+use headrace_kv_layout::{FREED, KvGroupKind, PerGroup};
 
 use super::Scheduler;
 use crate::blocks::{Block, BlockPool};
@@ -37,22 +37,38 @@ impl Scheduler {
         for (id, sequence) in self.sequences.iter() {
             let running = sequence.state == State::Running;
             ensure!(running || sequence.blocks_held() == 0, "{id:?} waits and holds blocks");
-            let tables = groups.layout().groups().iter().zip(sequence.tables.iter());
-            for ((group, table), holders) in tables.zip(holders.iter_mut()) {
+            let freed = sequence.tables.freed();
+            let tables = groups.layout().groups().iter().zip(sequence.tables.iter()).zip(freed.iter());
+            for (((group, table), &freed), holders) in tables.zip(holders.iter_mut()) {
+                // A sequence that continues from a cached state has no own slot yet.
+                let needed = match sequence.tables.source() {
+                    Some(_) if group.kind == KvGroupKind::State => 0,
+                    _ => group.blocks_for(sequence.computed),
+                };
+                ensure!(needed <= table.len(), "{id:?} is computed beyond its blocks");
+                let (outside, held) = table.split_at(freed.min(table.len()));
+                ensure!(outside.iter().all(|&block| block == FREED), "{id:?} lost count of freed blocks");
+                ensure!(!held.contains(&FREED), "{id:?} needs a block that it has freed");
                 ensure!(
-                    group.blocks_for(sequence.computed) <= table.len(),
-                    "{id:?} is computed beyond its blocks"
+                    freed <= group.blocks_outside(sequence.computed),
+                    "{id:?} freed blocks of its window"
                 );
-                let own: HashSet<_> = table.iter().collect();
-                ensure!(own.len() == table.len(), "{id:?} has a block twice");
-                for &block in table {
+                let own: HashSet<_> = held.iter().collect();
+                ensure!(own.len() == held.len(), "{id:?} has a block twice");
+                for &block in held {
                     *holders.entry(block).or_default() += 1;
                 }
+            }
+            if let Some(source) = sequence.tables.source() {
+                *holders.each_mut().2.entry(source).or_default() += 1;
             }
             ensure!(sequence.computed <= sequence.known().len(), "{id:?} is computed beyond its tokens");
             for (all, own) in promised.iter_mut().zip(sequence.promised.iter()) {
                 *all += own;
             }
+        }
+        for copy in self.plan.chunks.iter().filter_map(|chunk| chunk.copy) {
+            *holders.each_mut().2.entry(copy.slot).or_default() += 1;
         }
         for (at, (pool, holders)) in groups.pools().iter().zip(holders.iter()).enumerate() {
             check_pool(pool, holders)?;
@@ -96,7 +112,8 @@ impl Scheduler {
 
     /// Checks that no two salts share a block, and that holders of a block have the same computed tokens up to its end.
     fn check_sharing(&self) -> Result<(), String> {
-        for (group, pool) in self.prefixes.groups().pools().iter().enumerate() {
+        // Slots of states are never shared, except as the state that a sequence continues from.
+        for (group, pool) in self.prefixes.groups().pools().iter().enumerate().take(2) {
             self.check_sharing_in(group, pool)?;
         }
         Ok(())
@@ -108,7 +125,7 @@ impl Scheduler {
         let mut seen: BTreeMap<u32, (SeqId, usize)> = BTreeMap::new();
         for (id, sequence) in self.sequences.iter() {
             let Some(table) = sequence.tables.iter().nth(group) else { continue };
-            for (at, &block) in table.iter().enumerate() {
+            for (at, &block) in table.iter().enumerate().filter(|(_, block)| **block != FREED) {
                 let end = (at + 1) * block_tokens;
                 if let Some(prefix) = blocks.get(block as usize).and_then(|b| b.cached.as_ref()) {
                     ensure!(prefix.salt == sequence.salt, "{id:?} holds block {block} of another salt");
@@ -303,7 +320,8 @@ mod tests {
             ("references", |s| {
                 let id = s.running.audit()[0];
                 let mut stranger = Sequence::new(&spec(1, 0), true);
-                stranger.tables.iter_mut().for_each(|table| table.push(running(s, 0).tables.first()[0]));
+                let first = running(s, 0).tables.iter().next().unwrap()[0];
+                stranger.tables.ids_mut().each_mut().0.push(first);
                 s.prefixes.give_back(id, &mut stranger, true);
             }),
             ("references", |s| {
@@ -312,8 +330,8 @@ mod tests {
                 assert!(stranger.blocks_held() > 0);
             }),
             ("has a block twice", |s| {
-                let tables = &mut running(s, 0).tables;
-                tables.iter_mut().for_each(|table| table.push(table[0]));
+                let table = running(s, 0).tables.ids_mut().each_mut().0;
+                table.push(table[0]);
             }),
             ("of another salt", |s| {
                 running(s, 0).salt = CacheSalt::derive(&[2; 32], "x", "m", None);

@@ -1,7 +1,7 @@
 //! Plans what the next step computes: running sequences first, then waiting ones, within one token budget. It only
 //! decides. It computes nothing, and knows no time but the `now_ns` that it is given.
 
-use headrace_kv_layout::BlockTables;
+use headrace_kv_layout::StateCopy;
 
 use super::{DropCause, Scheduler};
 use crate::outlook::LEAST_RETRY_NS;
@@ -41,11 +41,7 @@ impl Scheduler {
         let sequence = self.sequences.get(chunk.seq)?;
         let end = chunk.start.checked_add(chunk.len)?;
         let tokens = sequence.known().get(chunk.start..end)?;
-        let mut tables = BlockTables::default();
-        let groups = self.layout().groups().iter().zip(sequence.tables.iter());
-        for (table, (group, blocks)) in tables.iter_mut().zip(groups) {
-            *table = blocks.get(..group.blocks_for(end))?;
-        }
+        let tables = self.prefixes.groups().view(&sequence.tables, end, chunk.copy)?;
         Some(ChunkView { tokens, tables })
     }
 
@@ -93,10 +89,11 @@ impl Scheduler {
         let scores = sequence.scores_at(start);
         let cap = if scores { self.config.max_score_chunk } else { self.config.max_chunk };
         let len = (known - start).min(cap).min(self.left);
+        let len = self.cut(sequence, start, len);
         if len == 0 {
             return;
         }
-        let lacking = self.prefixes.groups().needs(start + len, &sequence.tables);
+        let lacking = self.prefixes.groups().needs(start, start + len, &sequence.tables);
         while !self.prefixes.groups().have_free(&lacking) {
             match self.running.least_entitled(&self.sequences, &self.tenants) {
                 Some(victim) if victim != id => self.preempt(victim),
@@ -120,7 +117,35 @@ impl Scheduler {
             (false, false) => LogitsNeed::None,
         };
         self.left -= len;
-        self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end });
+        let copy = self.plan_copy(id, start, len);
+        self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end, copy });
+    }
+
+    /// The tokens of a chunk that has only one boundary at which the state is to be copied.
+    fn cut(&self, sequence: &Sequence, start: usize, len: usize) -> usize {
+        let layout = self.layout();
+        if !layout.groups().state().is_used() {
+            return len;
+        }
+        let (from, to) = (layout.full_blocks(start), layout.full_blocks(start + len));
+        match sequence.boundaries.cut_within(from, to) {
+            Some(boundary) => boundary * layout.block_tokens() - start,
+            None => len,
+        }
+    }
+
+    /// Plans a copy of the state that a chunk computes, if other sequences are likely to continue from it and a slot is
+    /// free.
+    fn plan_copy(&mut self, id: SeqId, start: usize, len: usize) -> Option<StateCopy> {
+        let layout = *self.layout();
+        if !layout.groups().state().is_used() {
+            return None;
+        }
+        let sequence = self.sequences.get(id)?;
+        let (from, to) = (layout.full_blocks(start), layout.full_blocks(start + len));
+        let position = sequence.boundaries.copy_within(from, to)? * layout.block_tokens();
+        let slot = self.prefixes.take_copy(*self.running.promised().state())?;
+        Some(StateCopy { position, slot })
     }
 
     /// Frees a running sequence's blocks and puts it at the head of its queue, or parks it if it is paused. It will be
@@ -134,7 +159,9 @@ impl Scheduler {
         }
         self.stop(id, true);
         if let Some(at) = self.plan.chunks.iter().position(|chunk| chunk.seq == id) {
-            self.left += self.plan.chunks.remove(at).len;
+            let chunk = self.plan.chunks.remove(at);
+            self.prefixes.drop_copy(chunk.copy);
+            self.left += chunk.len;
         }
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.bypassed = 0;

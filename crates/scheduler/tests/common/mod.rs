@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub(crate) mod memory;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

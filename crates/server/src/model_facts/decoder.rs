@@ -5,15 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, RopeScaling};
-use headrace_config::arithmetic::KV_TYPES;
-use headrace_domain::BLOCK_TOKENS;
 use headrace_inspect::Words;
-use headrace_kernels::attention::KvType;
 use headrace_prompt::ReplyFamily;
 use headrace_quant::BlockType;
 use headrace_terminal::output;
 use serde_json::{Value, json};
 
+use super::kv::KvFacts;
 use super::layers::LayerFacts;
 use crate::machine;
 use crate::models::{RESERVE_BYTES, open_checkpoint, words_of};
@@ -74,14 +72,9 @@ impl<'a> CheckpointFacts<'a> {
         self.memory.saturating_sub(self.weights).saturating_sub(RESERVE_BYTES) / 2
     }
 
-    /// For each KV type: bytes per token, and the number of tokens that fit the default pool.
-    fn kv(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
-        let config = self.checkpoint.config();
-        KV_TYPES.iter().filter_map(move |name| {
-            let block = headrace_model::kv_bytes_per_block(config, KvType::from_name(name)?) as u64;
-            let tokens = BLOCK_TOKENS as u64;
-            Some((*name, block.div_ceil(tokens), (self.pool() / block.max(1)).saturating_mul(tokens)))
-        })
+    /// The cache for each type of keys and values.
+    fn kv(&self) -> Vec<KvFacts> {
+        KvFacts::all(self.checkpoint.config(), self.pool())
     }
 
     fn fits(&self) -> bool {
@@ -127,7 +120,7 @@ impl<'a> CheckpointFacts<'a> {
         text.push('\n');
         text.push_str(&indented(&self.type_table()));
         text.push('\n');
-        text.push_str(&indented(&self.kv_table()));
+        text.push_str(&indented(&KvFacts::table(&self.kv())));
         for warning in self.checkpoint.warnings() {
             text.push_str(&format!("\nwarning: {warning}\n"));
         }
@@ -144,19 +137,6 @@ impl<'a> CheckpointFacts<'a> {
             vec![(*kind).to_owned(), tensors.to_string(), count(*weights), bytes(*size)]
         });
         output::table(&["type", "tensors", "weights", "bytes"], rows.collect())
-    }
-
-    fn kv_table(&self) -> String {
-        let own = self.checkpoint.config().max_positions as u64;
-        let rows = self.kv().map(|(name, each, fitting)| {
-            let whole = fitting / own.max(1);
-            let contexts = match whole {
-                0 => format!("{fitting} tokens of one"),
-                _ => format!("{whole} full"),
-            };
-            vec![name.to_owned(), bytes(each), format!("{fitting} tokens"), contexts]
-        });
-        output::table(&["KV type", "per token", "fits here", "contexts"], rows.collect())
     }
 
     fn format(&self) -> String {
@@ -180,9 +160,6 @@ impl<'a> CheckpointFacts<'a> {
         let layers = LayerFacts::of(config);
         let types = self.types.iter().map(|(kind, (tensors, weights, size))| {
             json!({"type": kind, "tensors": tensors, "weights": weights, "bytes": size})
-        });
-        let kv = self.kv().map(|(name, each, fitting)| {
-            json!({"type": name, "bytes_per_token": each, "tokens_that_fit": fitting})
         });
         let files = self.checkpoint.weight_files().map(|(name, size)| json!({"name": name, "bytes": size}));
         json!({
@@ -211,7 +188,7 @@ impl<'a> CheckpointFacts<'a> {
             "weight_bytes": self.weights,
             "memory_bytes": self.memory,
             "kv_pool_bytes": self.pool(),
-            "kv": kv.collect::<Vec<_>>(),
+            "kv": self.kv().iter().map(KvFacts::json).collect::<Vec<_>>(),
             "fits": self.fits(),
             "warnings": self.checkpoint.warnings(),
         })

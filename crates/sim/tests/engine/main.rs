@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod answers;
+mod cache_groups;
 mod cold_speeds;
 mod engine_thread;
 mod failures;

@@ -12,8 +12,8 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
-use headrace_kv_layout::PerGroup;
-use headrace_model::{LoadOptions, Model};
+use headrace_kv_layout::BlockTables;
+use headrace_model::{KvBlocks, LoadOptions, Model};
 use headrace_quant::BlockType;
 use headrace_server::machine;
 use headrace_server::models::{open_checkpoint, words_of};
@@ -138,7 +138,8 @@ impl RunSetting<'_> {
         let options = LoadOptions {
             isa: self.isa,
             threads: self.threads,
-            kv_blocks: self.window.div_ceil(BLOCK_TOKENS),
+            kv_blocks: KvBlocks::same(self.window.div_ceil(BLOCK_TOKENS)),
+            chunk: self.window,
             max_positions: Some(self.window),
             mode,
             kv,
@@ -176,8 +177,12 @@ fn read(
         let blocks: Vec<u32> = (0..).take(window.len().div_ceil(BLOCK_TOKENS)).collect();
         for (index, tokens) in window.chunks(STEP_TOKENS).enumerate() {
             let start = index * STEP_TOKENS;
-            let chunk =
-                SequenceChunk { tokens, start, tables: PerGroup::new([&blocks]), logits: LogitsWanted::All };
+            let chunk = SequenceChunk {
+                tokens,
+                start,
+                tables: BlockTables::same(&blocks),
+                logits: LogitsWanted::All,
+            };
             model.step(&[chunk], &mut logits).map_err(|error| error.to_string())?;
             for (row, &next) in window.iter().skip(start + 1).take(tokens.len()).enumerate() {
                 let row = logits.row(row).unwrap_or_default();

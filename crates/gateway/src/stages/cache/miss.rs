@@ -28,9 +28,12 @@ const VAIN_SEARCHES: usize = 16;
 pub(crate) fn located(work: &RenderedWork, prompt: usize, miss: CacheMiss, now: UnixNanos) -> CacheMiss {
     let place = match miss.reason {
         MissReason::BelowBlock | MissReason::Bypassed | MissReason::Disabled => None,
-        MissReason::Evicted | MissReason::Expired | MissReason::Differs | MissReason::NeverSeen => {
-            place(work, prompt, &miss, now)
-        }
+        MissReason::Evicted
+        | MissReason::Expired
+        | MissReason::Differs
+        | MissReason::NeverSeen
+        | MissReason::StateNotKept
+        | MissReason::WindowFreed => place(work, prompt, &miss, now),
     };
     CacheMiss { place, other: None, ..miss }
 }

@@ -1,0 +1,140 @@
+//! The cache groups of a model before it is loaded: their sizes, and how memory is divided between them. Must not know
+//! how much memory the machine has.
+
+use headrace_checkpoint::ModelConfig;
+use headrace_kernels::attention::KvType;
+use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout};
+
+use crate::memory::{self, KeptLayers};
+
+/// The number of blocks of each cache group. The number for a group that the model does not have is ignored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KvBlocks {
+    /// Blocks of 16 tokens of the layers that keep every position.
+    pub full: usize,
+    /// Blocks of 16 tokens of the layers with a window.
+    pub window: usize,
+    /// States of the recurrent layers.
+    pub states: usize,
+}
+
+impl KvBlocks {
+    /// The same number of blocks in every group, and at least two states.
+    pub const fn same(blocks: usize) -> Self {
+        Self { full: blocks, window: blocks, states: if blocks < 2 { 2 } else { blocks } }
+    }
+}
+
+/// How many sequences are computed at a time, and in which chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KvUse {
+    /// Running sequences, at least 1.
+    pub sequences: usize,
+    /// Most tokens of one sequence in a step.
+    pub chunk: usize,
+    /// Most tokens of one sequence.
+    pub tokens: usize,
+}
+
+/// The cache groups of a model, without numbers of blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KvGroups {
+    /// The layers that keep every position, and those with a window or a state.
+    layout: KvLayout,
+}
+
+impl KvGroups {
+    /// The groups of a model that stores keys and values as `kv`.
+    pub fn of(config: &ModelConfig, kv: KvType) -> Self {
+        let full = memory::block_bytes(config, kv, KeptLayers::All, false);
+        let window = memory::block_bytes(config, kv, KeptLayers::All, true);
+        let group = |kind, bytes| if bytes > 0 { KvGroup::new(kind, 0, bytes) } else { KvGroup::UNUSED };
+        let kind = memory::group_window(config).map_or(KvGroupKind::Unused, KvGroupKind::Window);
+        Self { layout: KvLayout::new(&[group(memory::full_kind(config), full), group(kind, window)]) }
+    }
+
+    /// The groups, with no blocks.
+    pub fn groups(&self) -> impl Iterator<Item = &KvGroup> {
+        self.layout.used()
+    }
+
+    /// Returns the layout with numbers of blocks.
+    pub fn layout(&self, blocks: KvBlocks) -> KvLayout {
+        let with = |group: &KvGroup, block_count| KvGroup { block_count, ..*group };
+        let groups = self.layout.groups();
+        KvLayout::new(&[
+            with(groups.full(), blocks.full),
+            with(groups.window(), blocks.window),
+            with(groups.state(), blocks.states),
+        ])
+    }
+
+    /// Returns the bytes of this many blocks.
+    pub fn bytes(&self, blocks: KvBlocks) -> usize {
+        let layout = self.layout(blocks);
+        let bytes = |group: &KvGroup| group.block_count.saturating_mul(group.bytes_per_block);
+        layout.used().map(bytes).fold(0, usize::saturating_add)
+    }
+
+    /// Returns the most bytes that one sequence of `tokens` tokens holds, if it is computed in chunks of at most `chunk`
+    /// tokens.
+    pub fn held_bytes(&self, tokens: usize, chunk: usize) -> usize {
+        let bytes = |group: &KvGroup| group.most_held(tokens, chunk).saturating_mul(group.bytes_per_block);
+        self.groups().map(bytes).fold(0, usize::saturating_add)
+    }
+
+    /// Returns the bytes that a further token takes in layers that keep every position, rounded up.
+    pub fn bytes_per_token(&self) -> usize {
+        let full = self.layout.groups().full();
+        full.bytes_per_block.div_ceil(full.block_tokens)
+    }
+
+    /// Returns the blocks of the first group that a sequence of `tokens` tokens needs. Two states: its own, and the one
+    /// that a step leaves.
+    pub fn needed(&self, tokens: usize, chunk: usize) -> usize {
+        match self.layout.first().kind {
+            KvGroupKind::State => 2,
+            _ => self.layout.first().most_held(tokens, chunk),
+        }
+    }
+
+    /// Returns the most blocks of the first group that are of use: full contexts of all running sequences, and as much
+    /// again for cached windows and states.
+    pub fn useful(&self, usage: KvUse) -> usize {
+        let running = self.needed(usage.tokens, usage.chunk).saturating_mul(usage.sequences);
+        match self.layout.first().kind {
+            KvGroupKind::Full | KvGroupKind::Latent => running,
+            _ => running.saturating_mul(2),
+        }
+    }
+
+    /// Returns the blocks of all groups for a pool with `first` blocks in the first group. The other groups get what
+    /// `usage` can use beside them: each running sequence its window and its state, and a quarter more for growth.
+    /// Cached states get as much again as those of running sequences.
+    pub fn beside(&self, first: usize, usage: KvUse) -> KvBlocks {
+        let groups = self.layout.groups();
+        let growth = usage.sequences.div_ceil(4);
+        let held = groups.window().most_held(usage.tokens, usage.chunk);
+        let windows = held.saturating_mul(usage.sequences.saturating_add(growth)).saturating_add(growth);
+        let states = usage.sequences.saturating_mul(2).saturating_add(growth);
+        // Layers with a window never need more blocks than those with every position, and a sequence needs one of each.
+        let (window, states) = match self.layout.first().kind {
+            KvGroupKind::Window(_) => (first, states.min((first / 4).max(2))),
+            KvGroupKind::State => (0, first),
+            _ => (windows.min(first.max(held)), states.min((first / 4).max(2))),
+        };
+        KvBlocks { full: first, window, states }
+    }
+
+    /// Returns the most blocks of the first group with which all groups fit into `bytes`. 0 if nothing fits.
+    pub fn fitting(&self, bytes: usize, usage: KvUse) -> usize {
+        let fits = |first: usize| self.bytes(self.beside(first, usage)) <= bytes;
+        // `beside` never falls as its argument grows, so the greatest number that fits is found by halving.
+        let (mut least, mut most) = (0, bytes / self.layout.first().bytes_per_block.max(1) + 1);
+        while least + 1 < most {
+            let middle = least + (most - least) / 2;
+            if fits(middle) { least = middle } else { most = middle }
+        }
+        least
+    }
+}
