@@ -122,6 +122,24 @@ pub(crate) unsafe fn scale_and_cap<S: Simd>(x: &mut [f32], factor: f32, cap: Opt
     x.iter_mut().for_each(|x| *x *= cap);
 }
 
+/// `x = x · σ(gate)` for every element.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn sigmoid_gated<S: Simd>(x: &mut [f32], gates: &[f32]) {
+    for (x, gates) in x.chunks_mut(LANES).zip(gates.chunks(LANES)) {
+        // SAFETY: the caller's contract.
+        let values = unsafe {
+            let (value, gate) = (simd::load_part::<S>(x, 0.0), simd::load_part::<S>(gates, 0.0));
+            simd::lanes::<S>(sigmoid_times::<S>(value, gate))
+        };
+        for (x, value) in x.iter_mut().zip(values) {
+            *x = value;
+        }
+    }
+}
+
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
@@ -156,7 +174,7 @@ unsafe fn of<S: Simd>(kind: Activation, x: S::V) -> S::V {
 /// # Safety
 /// As for [`Simd`].
 #[inline(always)]
-unsafe fn sigmoid_times<S: Simd>(x: S::V, y: S::V) -> S::V {
+pub(crate) unsafe fn sigmoid_times<S: Simd>(x: S::V, y: S::V) -> S::V {
     // SAFETY: the caller's contract.
     unsafe { S::div(x, S::add(S::splat(1.0), simd::exp::<S>(S::sub(S::splat(0.0), y)))) }
 }

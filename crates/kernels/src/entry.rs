@@ -8,6 +8,9 @@ use crate::gemm::{self, Product};
 use crate::limit_loops;
 use crate::logits;
 use crate::rows::{self, HeadRow, RowNorm};
+use crate::states::convolution::{self, ConvolutionJob};
+use crate::states::plan::PlannedSpan;
+use crate::states::recurrence::{self, RecurrenceJob};
 use crate::tiles::Tiles;
 
 macro_rules! entries {
@@ -104,6 +107,29 @@ macro_rules! entries {
             pub(crate) unsafe fn merge_parts(job: &Job<'_>, item: &Item, scratch: &mut [f32]) {
                 // SAFETY: the caller's contract; compiled for the instruction set.
                 unsafe { attend::merge_parts::<$simd>(job, item, scratch) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn sigmoid_gated(x: &mut [f32], gates: &[f32]) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { activation::sigmoid_gated::<$simd>(x, gates) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn convolve(job: &ConvolutionJob<'_>, span: &PlannedSpan, first: usize, count: usize) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { convolution::convolve::<$simd>(job, span, first, count) }
+            }
+
+            $(#[$features])*
+            pub(crate) unsafe fn advance(
+                job: &RecurrenceJob<'_>,
+                span: &PlannedSpan,
+                head: usize,
+                scratch: &mut [f32],
+            ) {
+                // SAFETY: the caller's contract; compiled for the instruction set.
+                unsafe { recurrence::advance::<$simd>(job, span, head, scratch) }
             }
 
             $(#[$features])*

@@ -47,6 +47,7 @@ mod simd_int_x86;
 mod simd_neon;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
+pub mod states;
 mod tile;
 mod tile_attention;
 mod tile_bf16;
@@ -61,6 +62,9 @@ pub use isa::Isa;
 pub use kernels::{KERNEL_VERSION, Kernels};
 pub use math::exp_f32;
 pub use mode::ComputeMode;
-pub use ops::{HeadColumns, HeadRows, Queries, RopeTable, Write};
+pub use ops::{
+    Convolution, GroupNorm, HeadColumns, HeadRows, Projections, Queries, Recurrence, RecurrenceRule,
+    RopeTable, Write,
+};
 pub use rows::RowNorm;
 pub use vocab::{argmax, argmax_allowed, logsumexp};

@@ -4,7 +4,9 @@
 mod attention;
 mod product;
 mod rows;
+mod states;
 
 pub use attention::Queries;
 pub use product::Write;
-pub use rows::{HeadColumns, HeadRows, RopeTable};
+pub use rows::{GroupNorm, HeadColumns, HeadRows, Projections, RopeTable};
+pub use states::{Convolution, Recurrence, RecurrenceRule};

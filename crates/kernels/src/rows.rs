@@ -21,8 +21,19 @@ pub(crate) unsafe fn rms_norm<S: Simd>(x: &[f32], weight: &[f32], eps: f32, out:
 /// As for [`Simd`].
 #[inline(always)]
 unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
+    // SAFETY: the caller's contract.
+    let sum = unsafe { sum_of_squares::<S>(x) };
+    1.0 / (sum / x.len() as f32 + eps).sqrt()
+}
+
+/// Returns the sum of the squares of all elements.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+pub(crate) unsafe fn sum_of_squares<S: Simd>(x: &[f32]) -> f32 {
     // SAFETY: the caller's contract; every load is of a whole chunk.
-    let sum = unsafe {
+    unsafe {
         let (chunks, rest) = x.as_chunks::<LANES>();
         let mut sums = S::splat(0.0);
         for chunk in chunks {
@@ -31,8 +42,7 @@ unsafe fn inverse_rms<S: Simd>(x: &[f32], eps: f32) -> f32 {
         }
         let value = simd::load_part::<S>(rest, 0.0);
         simd::sum::<S>(S::fma(value, value, sums))
-    };
-    1.0 / (sum / x.len() as f32 + eps).sqrt()
+    }
 }
 
 /// `out = (x − mean) / √(variance + eps) · weight + bias` (Ba, Kiros and Hinton 2016, arXiv 1607.06450). An empty

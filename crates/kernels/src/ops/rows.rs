@@ -40,6 +40,35 @@ pub struct HeadColumns {
     pub head_dim: usize,
 }
 
+/// Rows of several projections of the same input.
+#[derive(Clone, Copy)]
+pub struct Projections<'a> {
+    /// The rows, one after the other.
+    pub rows: &'a [f32],
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+impl Projections<'_> {
+    /// Returns whether there are `rows` rows, each with `width` elements from `first` on.
+    pub(super) fn have(&self, rows: usize, first: usize, width: usize) -> bool {
+        self.stride > 0
+            && rows.checked_mul(self.stride) == Some(self.rows.len())
+            && first.checked_add(width).is_some_and(|end| end <= self.stride)
+    }
+}
+
+/// An RMSNorm over each of several groups of neighbouring elements.
+#[derive(Clone, Copy)]
+pub struct GroupNorm<'a> {
+    /// One factor for each element of a row.
+    pub weight: &'a [f32],
+    /// Number of groups. Divides the elements of a row.
+    pub groups: usize,
+    /// The norm's epsilon.
+    pub eps: f32,
+}
+
 /// Cosines and sines of the rotary angles, `[position][half]` each. The default table rotates nothing.
 #[derive(Default)]
 pub struct RopeTable {
@@ -295,6 +324,64 @@ impl Kernels {
         }
         self.each_row(rows.len() / stride, stride, rows, |_, row| {
             row[..used].iter_mut().for_each(|x| *x = x.clamp(-limit, limit));
+        })
+    }
+
+    /// `x = x · σ(gate)` for each row of `x`. Row `i` of `x` has its gates in row `rows[i]` of `gates`, or in row `i` without
+    /// `rows`, from element `first` on.
+    pub fn sigmoid_gated(
+        &mut self,
+        x: &mut [f32],
+        width: usize,
+        (gates, first): (Projections<'_>, usize),
+        rows: Option<&[usize]>,
+    ) -> Result<(), KernelError> {
+        let all = gates.rows.len() / gates.stride.max(1);
+        let count = x.len() / width.max(1);
+        let fits = width > 0
+            && x.len() == count * width
+            && gates.have(all, first, width)
+            && match rows {
+                None => count <= all,
+                Some(rows) => rows.len() == count && rows.iter().all(|&row| row < all),
+            };
+        if !fits {
+            return Err(KernelError::shape(format!("gates of {count} rows of {width}")));
+        }
+        let isa = self.isa;
+        self.each_row(count, width, x, |index, x| {
+            let from = rows.map_or(index, |rows| rows[index]) * gates.stride + first;
+            dispatch!(isa, sigmoid_gated(x, &gates.rows[from..from + width]));
+        })
+    }
+
+    /// `out = norm(x · gate · σ(gate))` for each row of `x`, which are as wide as the norm. The gates begin at element
+    /// `first` of a row.
+    pub fn gated_group_norm(
+        &mut self,
+        x: &[f32],
+        (gates, first): (Projections<'_>, usize),
+        norm: GroupNorm<'_>,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let width = norm.weight.len();
+        let rows = x.len() / width.max(1);
+        let fits = width > 0
+            && norm.groups > 0
+            && width.is_multiple_of(norm.groups)
+            && x.len() == rows * width
+            && out.len() == x.len()
+            && gates.have(rows, first, width);
+        if !fits {
+            return Err(KernelError::shape(format!("norm of {} in {} groups", x.len(), norm.groups)));
+        }
+        let (isa, group) = (self.isa, width / norm.groups);
+        self.each_row(rows, width, out, |row, out| {
+            let gate = &gates.rows[row * gates.stride + first..][..width];
+            dispatch!(isa, silu_mul(gate, &x[row * width..(row + 1) * width], out));
+            for (out, weight) in out.chunks_exact_mut(group).zip(norm.weight.chunks_exact(group)) {
+                dispatch!(isa, norm_in_place(RowNorm::Rms, out, weight, norm.eps));
+            }
         })
     }
 
