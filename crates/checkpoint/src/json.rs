@@ -1,6 +1,7 @@
 //! Strict JSON for configuration files: duplicate keys are refused, and depth and number of values are bounded. Errors
 //! name the field at which parsing failed. Safetensors headers have their own reader.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
@@ -39,10 +40,38 @@ fn parse(file: &str, bytes: &[u8]) -> Result<Value, CheckpointError> {
         |problem: String| CheckpointError::Json { file: file.to_owned(), field: progress.path(), problem };
     let text = std::str::from_utf8(bytes)
         .map_err(|error| refuse(format!("not UTF-8 after {} bytes", error.valid_up_to())))?;
-    let mut reader = serde_json::Deserializer::from_str(text);
+    let text = with_quoted_infinities(text);
+    let mut reader = serde_json::Deserializer::from_str(&text);
     let value = Strict(&progress).deserialize(&mut reader).map_err(|error| refuse(shown_reason(&error)))?;
     reader.end().map_err(|error| refuse(shown_reason(&error)))?;
     Ok(value)
+}
+
+/// Puts the bare words `Infinity` and `-Infinity` in lists, with which Python writes infinite numbers, into quotes, so that
+/// they are texts for those who read them. Elsewhere they stay errors.
+fn with_quoted_infinities(text: &str) -> Cow<'_, str> {
+    const WORD: &str = "Infinity";
+    if !text.contains(WORD) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let (mut is_quoted, mut is_escaped, mut begins_item) = (false, false, false);
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let word = ["-Infinity", WORD].into_iter().find(|word| begins_item && rest.starts_with(word));
+        if let Some(word) = word {
+            out.extend(["\"", word, "\""]);
+            rest = rest.strip_prefix(word).unwrap_or_default();
+            begins_item = false;
+            continue;
+        }
+        is_quoted ^= next == '"' && !is_escaped;
+        is_escaped = is_quoted && next == '\\' && !is_escaped;
+        begins_item = !is_quoted && (matches!(next, '[' | ',') || begins_item && next.is_whitespace());
+        out.push(next);
+        rest = rest.strip_prefix(next).unwrap_or_default();
+    }
+    Cow::Owned(out)
 }
 
 /// The position of the parser. Steps are popped only on success, so that the path remains after an error.
@@ -158,5 +187,21 @@ impl<'de> Visitor<'de> for Strict<'_> {
             object.insert(key, value);
         }
         Ok(Value::Object(object))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_infinity_in_a_list_is_a_text() {
+        let text = br#"{"limits": [0.0, Infinity, -Infinity], "Infinity": "\\\"Infinity", "n": 1}"#;
+        let members = parse_object("c.json", text).unwrap();
+        assert_eq!(members["limits"], serde_json::json!([0.0, "Infinity", "-Infinity"]));
+        assert_eq!(members["Infinity"], "\\\"Infinity");
+        for bad in [&br#"{"a": [Infinity5]}"#[..], br#"{"a": Infinity}"#, br#"{"a": [1 Infinity]}"#] {
+            assert!(parse_object("c.json", bad).is_err());
+        }
     }
 }
