@@ -5,17 +5,19 @@ mod architecture;
 pub(crate) mod families;
 mod feed;
 mod layer;
+mod recurrent;
 mod source;
 mod uniform;
 
 pub use architecture::Architecture;
 pub use feed::{
     ExpertActivation, ExpertConfig, ExpertGroups, ExpertMixture, FeedActivation, FeedForward, GatedFeed,
-    PlainFeed, RoutingConfig, ScoreKind, SharedExpert,
+    LatentProjection, PlainFeed, RoutingConfig, ScoreKind, SharedExpert,
 };
 pub use layer::{
     AttentionConfig, HeadNorm, LayerConfig, LayerRotary, MixerConfig, NormConfig, NormKind, QueryGrowth,
 };
+pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, ShortConvConfig};
 pub use source::{LinearConfig, RotaryPairs, RowPick, RowSource, SizeField, TensorSpec};
 pub use uniform::UniformConfig;
 

@@ -67,6 +67,8 @@ pub const MAX_HEADS: usize = 1_024;
 pub const MAX_EXPERTS: usize = 1_024;
 /// Largest `head_dim`, in elements.
 pub const MAX_HEAD_DIM: usize = 1_024;
+/// Most taps of a short convolution.
+pub const MAX_CONVOLUTION_TAPS: usize = 17;
 /// Largest vocabulary, in ids.
 pub const MAX_VOCAB_SIZE: usize = 1 << 22;
 /// Longest context, in positions.

@@ -27,10 +27,11 @@ impl<'a> BlockTables<'a> {
         Self { full, window: &[], states: None }
     }
 
-    /// Creates tables with the same block ids for all layers that keep keys and values, without states. For a caller that
-    /// computes sequences of its own.
+    /// Creates tables with the same block ids for all layers that keep keys and values, and the first slot for the state.
+    /// For a caller that computes one sequence at a time. The state changes in place, so a failed step cannot be computed
+    /// again.
     pub const fn same(blocks: &'a [u32]) -> Self {
-        Self { full: blocks, window: blocks, states: None }
+        Self { full: blocks, window: blocks, states: Some(StateSlots { from: 0, own: 0, copy: None }) }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use headrace_kernels::attention::{KvStore, Span};
 use headrace_kernels::{
-    HeadColumns, HeadRows, KernelError, Kernels, Queries, RopeTable, RowNorm, Write, math,
+    HeadColumns, HeadRows, KernelError, Kernels, Projections, Queries, RopeTable, RowNorm, Write, math,
 };
 
 use crate::batch::Rows;
@@ -19,9 +19,10 @@ pub(crate) struct LayerKv<'a> {
 }
 
 impl AttentionWeights {
-    /// Elements of a row of query, key and value heads.
+    /// Elements of a row of query, key and value heads, and of output gates if there are some.
     fn stride(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
+        let gates = if self.is_gated { self.heads } else { 0 };
+        (self.heads + 2 * self.kv_heads + gates) * self.head_dim
     }
 
     /// Computes the query, key and value heads of every row of `input`, normalizes and rotates them, and stores keys and
@@ -98,13 +99,14 @@ impl AttentionWeights {
         Ok(())
     }
 
-    /// Computes attention for `spans` into `scratch.attended`. `count` is the number of rows of heads.
+    /// Computes attention for `spans` into `scratch.attended`, one row for each row in `wanted`, or for all. `count` is the
+    /// number of rows of heads.
     pub(crate) fn attend(
         &self,
         kernels: &mut Kernels,
         kv: &LayerKv<'_>,
         count: usize,
-        spans: &[Span<'_>],
+        (spans, wanted): (&[Span<'_>], Option<&[usize]>),
         scratch: &mut Scratch,
     ) -> Result<(), KernelError> {
         let stride = self.stride();
@@ -116,8 +118,16 @@ impl AttentionWeights {
             cap: self.cap,
             sinks: &self.sinks,
         };
-        let attended = room(&mut scratch.attended, count * self.heads * self.head_dim);
-        kernels.attention(kv.store, kv.layer, queries, spans, attended)
+        let width = self.heads * self.head_dim;
+        let attended = room(&mut scratch.attended, count * width);
+        kernels.attention(kv.store, kv.layer, queries, spans, attended)?;
+        if !self.is_gated {
+            return Ok(());
+        }
+        let gates = Projections { rows: queries.rows, stride };
+        let first = (self.heads + 2 * self.kv_heads) * self.head_dim;
+        let rows = wanted.map_or(count, <[usize]>::len) * width;
+        kernels.sigmoid_gated(attended.get_mut(..rows).unwrap_or_default(), width, (gates, first), wanted)
     }
 }
 

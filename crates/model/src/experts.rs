@@ -20,10 +20,34 @@ impl ExpertMixture {
         scratch: &mut ExpertScratch,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
-        let experts = self.experts.len();
-        let logits = room(&mut scratch.logits, count * experts);
+        let logits = room(&mut scratch.logits, count * self.experts.len());
         kernels.matmul(input, count, &self.router, logits, Write::Set)?;
         self.route(count, scratch);
+        let Some(latent) = &self.latent else {
+            return self.sum_routed(kernels, (input, count, hidden), scratch, out);
+        };
+        let width = latent.input.n();
+        // Taken out, because the experts write to other fields of the scratch.
+        let mut inputs = std::mem::take(&mut scratch.latent);
+        let mut sums = std::mem::take(&mut scratch.latent_sums);
+        let projected = room(&mut inputs, count * width);
+        let summed = room(&mut sums, count * width);
+        let result = kernels
+            .matmul(input, count, &latent.input, projected, Write::Set)
+            .and_then(|()| self.sum_routed(kernels, (projected, count, width), scratch, summed))
+            .and_then(|()| kernels.matmul(summed, count, &latent.output, out, Write::Set));
+        (scratch.latent, scratch.latent_sums) = (inputs, sums);
+        result
+    }
+
+    /// Computes the weighted sum of the chosen experts for each row. Rows have `hidden` elements.
+    fn sum_routed(
+        &self,
+        kernels: &mut Kernels,
+        (input, count, hidden): (&[f32], usize, usize),
+        scratch: &mut ExpertScratch,
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
         let by_rank = count * self.chosen * hidden;
         room(&mut scratch.by_rank, by_rank);
         for (index, expert) in self.experts.iter().enumerate() {

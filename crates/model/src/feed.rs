@@ -23,6 +23,8 @@ pub(crate) enum FeedWeights {
         down: Matrix,
     },
     Experts(Box<ExpertMixture>),
+    /// No network.
+    None,
 }
 
 impl FeedWeights {
@@ -33,6 +35,7 @@ impl FeedWeights {
                 first.bytes() + down.bytes()
             }
             FeedWeights::Experts(experts) => experts.bytes(),
+            FeedWeights::None => 0,
         }
     }
 }
@@ -45,8 +48,17 @@ pub(crate) struct ExpertMixture {
     /// `experts × hidden`, in f32.
     pub(crate) router: Matrix,
     pub(crate) routing: RoutingRule,
+    pub(crate) latent: Option<LatentWeights>,
     pub(crate) experts: Vec<ExpertWeights>,
     pub(crate) shared: Option<SharedNetwork>,
+}
+
+/// The projections around the experts.
+pub(crate) struct LatentWeights {
+    /// `latent × hidden`.
+    pub(crate) input: Matrix,
+    /// `hidden × latent`.
+    pub(crate) output: Matrix,
 }
 
 /// The network of one expert.
@@ -103,6 +115,7 @@ impl ExpertMixture {
             .shared
             .as_ref()
             .map_or(0, |shared| shared.feed.bytes() + shared.gate.as_ref().map_or(0, Matrix::bytes));
-        experts + shared + self.router.bytes() + 4 * self.routing.bias.len()
+        let latent = self.latent.as_ref().map_or(0, |latent| latent.input.bytes() + latent.output.bytes());
+        experts + shared + latent + self.router.bytes() + 4 * self.routing.bias.len()
     }
 }

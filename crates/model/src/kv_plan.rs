@@ -6,6 +6,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout};
 
 use crate::memory::{self, KeptLayers};
+use crate::states::state_bytes_per_slot;
 
 /// The number of blocks of each cache group. The number for a group that the model does not have is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -50,7 +51,13 @@ impl KvGroups {
         let window = memory::block_bytes(config, kv, KeptLayers::All, true);
         let group = |kind, bytes| if bytes > 0 { KvGroup::new(kind, 0, bytes) } else { KvGroup::UNUSED };
         let kind = memory::group_window(config).map_or(KvGroupKind::Unused, KvGroupKind::Window);
-        Self { layout: KvLayout::new(&[group(memory::full_kind(config), full), group(kind, window)]) }
+        Self {
+            layout: KvLayout::new(&[
+                group(memory::full_kind(config), full),
+                group(kind, window),
+                group(KvGroupKind::State, state_bytes_per_slot(config)),
+            ]),
+        }
     }
 
     /// The groups, with no blocks.

@@ -4,7 +4,10 @@
 use headrace_kernels::RowNorm;
 use headrace_kernels::matrix::Matrix;
 
+use crate::delta::DeltaWeights;
 use crate::feed::FeedWeights;
+use crate::mamba::MambaWeights;
+use crate::short_conv::ShortConvWeights;
 
 /// One decoder layer. See [`headrace_checkpoint::decoder::LayerConfig`] for the meaning of the fields.
 pub(crate) struct Layer {
@@ -40,6 +43,35 @@ pub(crate) struct HeadNorm {
 /// How positions exchange information.
 pub(crate) enum MixerWeights {
     Attention(AttentionWeights),
+    ShortConv(ShortConvWeights),
+    Delta(Box<DeltaWeights>),
+    Mamba(Box<MambaWeights>),
+    /// They do not.
+    None,
+}
+
+impl MixerWeights {
+    /// The output projection. `None` without a mixer.
+    pub(crate) fn output(&self) -> Option<&Matrix> {
+        match self {
+            MixerWeights::Attention(attention) => Some(&attention.output),
+            MixerWeights::ShortConv(mixer) => Some(&mixer.output),
+            MixerWeights::Delta(mixer) => Some(&mixer.output),
+            MixerWeights::Mamba(mixer) => Some(&mixer.output),
+            MixerWeights::None => None,
+        }
+    }
+
+    /// Bytes of all weights.
+    fn bytes(&self) -> usize {
+        match self {
+            MixerWeights::Attention(attention) => attention.bytes(),
+            MixerWeights::ShortConv(mixer) => mixer.bytes(),
+            MixerWeights::Delta(mixer) => mixer.bytes(),
+            MixerWeights::Mamba(mixer) => mixer.bytes(),
+            MixerWeights::None => 0,
+        }
+    }
 }
 
 /// Grouped-query attention.
@@ -47,9 +79,12 @@ pub(crate) struct AttentionWeights {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    /// Query, key and value heads: `(heads + 2·kv_heads)·head_dim × hidden`. Projections of the same input share one
+    /// Query, key and value heads, and the output gates if there are some: `(heads + 2·kv_heads)·head_dim × hidden` or
+    /// `(2·heads + 2·kv_heads)·head_dim × hidden`. Projections of the same input share one
     /// matrix: fewer operations, and more columns to distribute over threads.
     pub(crate) qkv: Matrix,
+    /// Whether the output is multiplied by the sigmoid of a gate.
+    pub(crate) is_gated: bool,
     /// `hidden × heads·head_dim`.
     pub(crate) output: Matrix,
     pub(crate) query_norm: Option<HeadNorm>,
@@ -66,6 +101,14 @@ pub(crate) struct AttentionWeights {
     pub(crate) clip: Option<f32>,
 }
 
+impl AttentionWeights {
+    fn bytes(&self) -> usize {
+        let heads = [&self.query_norm, &self.key_norm].into_iter().flatten();
+        let vectors = heads.map(|norm| norm.weight.len()).sum::<usize>() + self.sinks.len();
+        self.qkv.bytes() + self.output.bytes() + 4 * vectors
+    }
+}
+
 impl NormWeights {
     pub(crate) fn bytes(&self) -> usize {
         4 * (self.weight.len() + self.bias.len())
@@ -77,13 +120,6 @@ impl Layer {
     pub(crate) fn bytes(&self) -> usize {
         let norms = [&self.mixer_norm, &self.mixer_out_norm, &self.feed_norm, &self.feed_out_norm];
         let norms: usize = norms.into_iter().flatten().map(NormWeights::bytes).sum();
-        let mixer = match &self.mixer {
-            MixerWeights::Attention(attention) => {
-                let heads = [&attention.query_norm, &attention.key_norm].into_iter().flatten();
-                let vectors = heads.map(|norm| norm.weight.len()).sum::<usize>() + attention.sinks.len();
-                attention.qkv.bytes() + attention.output.bytes() + 4 * vectors
-            }
-        };
-        norms + mixer + self.feed.bytes()
+        norms + self.mixer.bytes() + self.feed.bytes()
     }
 }

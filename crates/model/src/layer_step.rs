@@ -10,6 +10,7 @@ use crate::batch::Rows;
 use crate::feed::{ExpertMixture, FeedWeights};
 use crate::layer::{Layer, MixerWeights, NormWeights};
 use crate::scratch::{Scratch, room};
+use crate::states::LayerState;
 
 /// What the layers of a step compute with.
 pub(crate) struct LayerStep<'a> {
@@ -20,53 +21,94 @@ pub(crate) struct LayerStep<'a> {
     pub(crate) hidden: usize,
 }
 
+/// What a layer's mixer keeps between steps.
+pub(crate) enum LayerMemory<'a> {
+    /// Keys and values, and the spans of the queries.
+    Keys(LayerKv<'a>, &'a [Span<'a>]),
+    /// A state.
+    State(LayerState<'a>),
+    /// Nothing.
+    None,
+}
+
 impl LayerStep<'_> {
     /// Computes one layer, from the stream to the stream. With `wanted`, only these rows leave the mixer, one after the
-    /// other; `spans` are then theirs.
+    /// other; the spans of attention are then theirs.
     pub(crate) fn layer(
         &mut self,
         layer: &Layer,
-        kv: &mut LayerKv<'_>,
-        spans: &[Span<'_>],
+        mut memory: LayerMemory<'_>,
         wanted: Option<&[usize]>,
     ) -> Result<(), KernelError> {
         let all = self.rows.len();
         if let Some(norm) = &layer.mixer_norm {
             self.norm(norm, all)?;
         }
-        let MixerWeights::Attention(attention) = &layer.mixer;
-        let Scratch { stream, normed, qkv, .. } = &mut *self.scratch;
-        let input = if layer.mixer_norm.is_some() { normed } else { stream };
-        let input = room(input, all * self.hidden);
-        attention.heads(self.kernels, input, self.rows, self.tables, kv, qkv)?;
+        self.read(layer, &mut memory)?;
         let count = wanted.map_or(all, <[usize]>::len);
         if count == 0 {
             return Ok(());
         }
-        attention.attend(self.kernels, kv, all, spans, self.scratch)?;
+        if let (MixerWeights::Attention(attention), LayerMemory::Keys(kv, spans)) = (&layer.mixer, &memory) {
+            attention.attend(self.kernels, kv, all, (spans, wanted), self.scratch)?;
+        }
         if let Some(wanted) = wanted {
-            self.keep_wanted(wanted, layer.parallel);
+            self.keep_wanted(wanted, layer);
         }
         if layer.parallel {
             self.feed_input(layer, count)?;
         }
-        let width = attention.heads * attention.head_dim;
-        let out = (layer.mixer_out_norm.as_ref(), layer.residual_scale);
-        self.add_output(&attention.output, |scratch| &mut scratch.attended, width, count, out)?;
+        if let Some(output) = layer.mixer.output() {
+            let out = (layer.mixer_out_norm.as_ref(), layer.residual_scale);
+            self.add_output(output, |scratch| &mut scratch.attended, output.k(), count, out)?;
+        }
         if !layer.parallel {
             self.feed_input(layer, count)?;
         }
         self.feed(layer, count)
     }
 
-    /// Moves the wanted rows of the stream to its start, and those of the normalized rows if they are needed again.
-    fn keep_wanted(&mut self, wanted: &[usize], with_normed: bool) {
-        let hidden = self.hidden;
-        for (to, &from) in wanted.iter().enumerate() {
-            self.scratch.stream.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
-            if with_normed && self.scratch.normed.len() >= (from + 1) * hidden {
-                self.scratch.normed.copy_within(from * hidden..(from + 1) * hidden, to * hidden);
+    /// Computes what the mixer keeps of every row. Recurrent mixers compute their outputs too.
+    fn read(&mut self, layer: &Layer, memory: &mut LayerMemory<'_>) -> Result<(), KernelError> {
+        let all = self.rows.len();
+        let (input, mut scratch) = self.scratch.for_mixer(layer.mixer_norm.is_some());
+        let input = &*room(input, all * self.hidden);
+        match (&layer.mixer, memory) {
+            (MixerWeights::Attention(attention), LayerMemory::Keys(kv, _)) => {
+                attention.heads(self.kernels, input, self.rows, self.tables, kv, scratch.projected)
             }
+            (MixerWeights::ShortConv(mixer), LayerMemory::State(state)) => {
+                mixer.mix(self.kernels, (input, all), state, &mut scratch)
+            }
+            (MixerWeights::Delta(mixer), LayerMemory::State(state)) => {
+                mixer.mix(self.kernels, (input, all), state, &mut scratch)
+            }
+            (MixerWeights::Mamba(mixer), LayerMemory::State(state)) => {
+                mixer.mix(self.kernels, (input, all), state, &mut scratch)
+            }
+            (MixerWeights::None, LayerMemory::None) => Ok(()),
+            _ => Err(KernelError::Shape { message: "a layer has no memory of its kind".to_owned() }),
+        }
+    }
+
+    /// Moves the wanted rows of the stream to its start, and those of the normalized rows and of a recurrent mixer's
+    /// outputs if they are needed again.
+    fn keep_wanted(&mut self, wanted: &[usize], layer: &Layer) {
+        let hidden = self.hidden;
+        let keep = |rows: &mut Vec<f32>, width: usize| {
+            for (to, &from) in wanted.iter().enumerate() {
+                if rows.len() >= (from + 1) * width {
+                    rows.copy_within(from * width..(from + 1) * width, to * width);
+                }
+            }
+        };
+        keep(&mut self.scratch.stream, hidden);
+        if layer.parallel {
+            keep(&mut self.scratch.normed, hidden);
+        }
+        // Attention computes the wanted rows alone.
+        if let (None, Some(output)) = (layer.sees(), layer.mixer.output()) {
+            keep(&mut self.scratch.attended, output.k());
         }
     }
 
@@ -91,7 +133,7 @@ impl LayerStep<'_> {
     }
 
     /// Computes a network up to its last projection, into `scratch.inner`. Returns the width of the rows there, and the
-    /// last projection. `None` for experts.
+    /// last projection. `None` for experts, and without a network.
     fn feed_inner<'f>(
         &mut self,
         feed: &'f FeedWeights,
@@ -117,7 +159,7 @@ impl LayerStep<'_> {
                 self.kernels.activate(*activation, products, *inner)?;
                 Ok(Some((*inner, down)))
             }
-            FeedWeights::Experts(_) => Ok(None),
+            FeedWeights::Experts(_) | FeedWeights::None => Ok(None),
         }
     }
 
@@ -207,9 +249,11 @@ impl NormWeights {
 }
 
 impl Layer {
-    /// The keys that a query of this layer sees.
-    pub(crate) fn sees(&self) -> Sees {
-        let MixerWeights::Attention(attention) = &self.mixer;
-        attention.window.map_or(Sees::Before, Sees::Window)
+    /// The keys that a query of this layer sees. `None` if the layer has no attention.
+    pub(crate) fn sees(&self) -> Option<Sees> {
+        match &self.mixer {
+            MixerWeights::Attention(attention) => Some(attention.window.map_or(Sees::Before, Sees::Window)),
+            _ => None,
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 mod attention;
 pub mod batch;
+mod delta;
 mod encoder;
 mod error;
 mod experts;
@@ -12,12 +13,16 @@ mod kv_plan;
 mod layer;
 mod layer_step;
 mod load;
+mod load_mixers;
+mod mamba;
 mod memory;
 mod model;
 mod pick;
 mod quantize;
 pub mod rope;
 mod scratch;
+mod short_conv;
+mod states;
 mod weights;
 
 pub use encoder::{Encoder, EncoderOptions};
@@ -26,3 +31,4 @@ pub use kv_plan::{KvBlocks, KvGroups, KvUse};
 pub use load::LoadOptions;
 pub use memory::weight_bytes;
 pub use model::Model;
+pub use states::state_bytes_per_slot;

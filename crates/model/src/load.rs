@@ -15,6 +15,7 @@ use crate::kv_plan::{KvBlocks, KvGroups};
 use crate::memory::{KeptLayers, KvStores};
 use crate::model::Model;
 use crate::rope;
+use crate::states::RecurrentStates;
 use crate::weights::Loader;
 
 /// Options for loading a model.
@@ -88,6 +89,7 @@ impl Model {
         }
         let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
         let kv = KvStores::new(config, options.kv, &layout, KeptLayers::All)?;
+        let recurrent = RecurrentStates::new(config, layout.groups().state().block_count)?;
         let total = checkpoint.weight_bytes();
         let quantize = options.quantize;
         let loader = Loader { tensors: checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };
@@ -99,6 +101,6 @@ impl Model {
             weight_bytes: weights.bytes(),
         };
         let tables = rope::tables(config, max_positions);
-        Ok(Model::new(config.clone(), kernels, weights, kv, tables, shape))
+        Ok(Model::new(config.clone(), kernels, weights, (kv, recurrent), tables, shape))
     }
 }

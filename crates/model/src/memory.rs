@@ -1,7 +1,7 @@
 //! The stores of keys and values, and the memory of a model before it is loaded, so that a caller can size the KV pool.
 //! Must not know: how much memory the machine has.
 
-use headrace_checkpoint::decoder::{LayerConfig, MixerConfig};
+use headrace_checkpoint::decoder::LayerConfig;
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::KernelError;
 use headrace_kernels::attention::{KvShape, KvStore, KvType};
@@ -18,8 +18,8 @@ use crate::weights::{embedding_role, weight_type};
 /// stores of a group have the same block ids.
 pub(crate) struct KvStores {
     stores: Vec<KvStore>,
-    /// The place of each layer.
-    places: Vec<LayerPlace>,
+    /// The place of each layer. `None` for layers without keys and values.
+    places: Vec<Option<LayerPlace>>,
 }
 
 /// Where a layer's keys and values are stored.
@@ -68,16 +68,16 @@ impl KvStores {
 
     /// Whether layer `index` belongs to the cache group of the window.
     pub(crate) fn is_in_window(&self, index: usize) -> bool {
-        self.places.get(index).is_some_and(|place| place.in_window)
+        self.places.get(index).copied().flatten().is_some_and(|place| place.in_window)
     }
 
     pub(crate) fn kv_type(&self) -> KvType {
         self.stores.first().map_or(KvType::F32, KvStore::kv_type)
     }
 
-    /// The store of layer `index`. There is one for each layer of the configuration.
+    /// The store of layer `index`. `None` if the layer keeps no keys and values.
     pub(crate) fn of_layer(&mut self, index: usize) -> Option<LayerKv<'_>> {
-        let &LayerPlace { store, layer, in_window } = self.places.get(index)?;
+        let LayerPlace { store, layer, in_window } = self.places.get(index).copied().flatten()?;
         Some(LayerKv { store: self.stores.get_mut(store)?, layer, in_window })
     }
 }
@@ -94,16 +94,18 @@ pub(crate) fn full_kind(_config: &ModelConfig) -> KvGroupKind {
 }
 
 fn window_of(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
-    let MixerConfig::Attention(attention) = &layer.mixer;
-    attention.window.filter(|&window| window < config.max_positions)
+    layer.mixer.attention()?.window.filter(|&window| window < config.max_positions)
 }
 
 /// The shapes of the stores, and the place of each layer.
-fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<LayerPlace>) {
+fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Option<LayerPlace>>) {
     let mut shapes: Vec<StoreShape> = Vec::new();
     let mut places = Vec::with_capacity(config.layers.len());
     for layer in &config.layers {
-        let MixerConfig::Attention(attention) = &layer.mixer;
+        let Some(attention) = layer.mixer.attention() else {
+            places.push(None);
+            continue;
+        };
         let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
         let in_window = kept == KeptLayers::All && window_of(config, layer).is_some();
         let alike = |known: &StoreShape| {
@@ -119,7 +121,7 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Layer
                 KeptLayers::One => 0,
             };
             shape.layers = layer + 1;
-            places.push(LayerPlace { store, layer, in_window });
+            places.push(Some(LayerPlace { store, layer, in_window }));
         }
     }
     (shapes, places)

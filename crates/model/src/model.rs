@@ -9,10 +9,11 @@ use headrace_kernels::pool::panic_message;
 use headrace_kernels::{KernelError, Kernels, RopeTable, Write};
 
 use crate::batch::{LayerSpans, Rows, SeenKeys, wanted_spans};
-use crate::layer::Layer;
-use crate::layer_step::LayerStep;
+use crate::layer::{Layer, MixerWeights};
+use crate::layer_step::{LayerMemory, LayerStep};
 use crate::memory::KvStores;
 use crate::scratch::{Scratch, room};
+use crate::states::RecurrentStates;
 use crate::weights::Weights;
 
 /// A loaded model.
@@ -29,6 +30,7 @@ pub(crate) struct Core {
     pub(crate) kernels: Kernels,
     pub(crate) weights: Weights,
     pub(crate) kv: KvStores,
+    pub(crate) recurrent: RecurrentStates,
     /// One for each rotary embedding of the configuration.
     pub(crate) tables: Vec<RopeTable>,
     pub(crate) scratch: Scratch,
@@ -39,12 +41,12 @@ impl Model {
         config: ModelConfig,
         kernels: Kernels,
         weights: Weights,
-        kv: KvStores,
+        (kv, recurrent): (KvStores, RecurrentStates),
         tables: Vec<RopeTable>,
         shape: ForwardShape,
     ) -> Model {
         let numerics = kernels.numerics(kv.kv_type());
-        let core = Core { kernels, weights, kv, tables, scratch: Scratch::default() };
+        let core = Core { kernels, weights, kv, recurrent, tables, scratch: Scratch::default() };
         Model { config, shape, numerics, core, rows: Rows::default() }
     }
 
@@ -124,23 +126,38 @@ impl Core {
     ) -> Result<(), KernelError> {
         let hidden = config.hidden_size;
         self.embed(hidden, rows)?;
-        let seen_by = |kv: &KvStores, (index, layer): (usize, &Layer)| SeenKeys {
-            sees: layer.sees(),
-            in_window: kv.is_in_window(index),
+        let seen_by = |kv: &KvStores, (index, layer): (usize, &Layer)| {
+            layer.sees().map(|sees| SeenKeys { sees, in_window: kv.is_in_window(index) })
         };
         let layers = self.weights.layers.iter().enumerate();
-        let spans = LayerSpans::of(batch, layers.map(|layer| seen_by(&self.kv, layer)));
-        let Core { kernels, weights, kv, tables, scratch } = self;
+        let spans = LayerSpans::of(batch, layers.filter_map(|layer| seen_by(&self.kv, layer)));
+        self.recurrent.plan(batch)?;
+        let Core { kernels, weights, kv, recurrent, tables, scratch } = self;
         let last = weights.layers.len().saturating_sub(1);
         let mut step = LayerStep { kernels, tables, scratch, rows, hidden };
         for (index, layer) in weights.layers.iter().enumerate() {
-            let seen = seen_by(kv, (index, layer));
-            // From the last layer's attention on, only rows that need logits matter.
-            let Some(mut kv) = kv.of_layer(index) else { continue };
-            match index == last {
-                true => step.layer(layer, &mut kv, &wanted_spans(batch, seen), Some(&rows.wanted))?,
-                false => step.layer(layer, &mut kv, spans.of_layer(seen), None)?,
-            }
+            // From the last layer's mixer on, only rows that need logits matter.
+            let wanted = (index == last).then_some(rows.wanted.as_slice());
+            let wanted_alone;
+            let memory = match (seen_by(kv, (index, layer)), &layer.mixer) {
+                (_, MixerWeights::None) => LayerMemory::None,
+                (Some(seen), _) => {
+                    let Some(kv) = kv.of_layer(index) else { continue };
+                    let spans = match index == last {
+                        true => {
+                            wanted_alone = wanted_spans(batch, seen);
+                            wanted_alone.as_slice()
+                        }
+                        false => spans.of_layer(seen),
+                    };
+                    LayerMemory::Keys(kv, spans)
+                }
+                (None, _) => match recurrent.of_layer(index) {
+                    Some(state) => LayerMemory::State(state),
+                    None => continue,
+                },
+            };
+            step.layer(layer, memory, wanted)?;
         }
         let wanted = rows.wanted.len();
         if wanted == 0 {

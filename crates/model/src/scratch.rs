@@ -7,9 +7,13 @@ pub(crate) struct Scratch {
     pub(crate) stream: Vec<f32>,
     /// Normalized rows, `rows × hidden`.
     pub(crate) normed: Vec<f32>,
-    /// Query, key and value heads, `rows × (heads + 2·kv_heads)·head_dim`.
+    /// Query, key and value heads, `rows × (heads + 2·kv_heads)·head_dim`, or other projections of a mixer's input.
     pub(crate) qkv: Vec<f32>,
-    /// Attention's output, `rows × heads·head_dim`.
+    /// Outputs of a mixer's convolution, `rows × channels`.
+    pub(crate) convolved: Vec<f32>,
+    /// Outputs of a recurrence before its norm.
+    pub(crate) unnormed: Vec<f32>,
+    /// The mixer's output before its projection, `rows × heads·head_dim` for attention.
     pub(crate) attended: Vec<f32>,
     /// Outputs of the gate and up projections, `rows × 2·inner`, or of the up projection alone.
     pub(crate) gate_up: Vec<f32>,
@@ -43,6 +47,10 @@ pub(crate) struct ExpertScratch {
     pub(crate) narrow: Vec<f32>,
     /// The outputs of one expert.
     pub(crate) outputs: Vec<f32>,
+    /// The inputs of the experts, if they are projected.
+    pub(crate) latent: Vec<f32>,
+    /// The sums of the experts, if they are projected.
+    pub(crate) latent_sums: Vec<f32>,
     /// The outputs of every row and rank.
     pub(crate) by_rank: Vec<f32>,
     /// The gate of the shared network.

@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 
 use headrace_checkpoint::decoder::{
-    self, FeedActivation, FeedForward, LayerConfig, LinearConfig, NormConfig, NormKind, RowSource,
+    self, FeedActivation, FeedForward, LayerConfig, LinearConfig, MixerConfig, NormConfig, NormKind,
+    RowSource,
 };
 use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
@@ -14,7 +15,8 @@ use headrace_quant::BlockType;
 
 use crate::error::ModelError;
 use crate::feed::{
-    ExpertActivation, ExpertMixture, ExpertWeights, FeedWeights, RoutingRule, ScoreRule, SharedNetwork,
+    ExpertActivation, ExpertMixture, ExpertWeights, FeedWeights, LatentWeights, RoutingRule, ScoreRule,
+    SharedNetwork,
 };
 use crate::layer::{AttentionWeights, HeadNorm, Layer, MixerWeights, NormWeights};
 use crate::pick::picked;
@@ -161,7 +163,11 @@ impl<'a> Loader<'a> {
         let (mixer_norm, mixer_out_norm) = (norm(&config.mixer_norm)?, norm(&config.mixer_out_norm)?);
         let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
         let mixer = match &config.mixer {
-            decoder::MixerConfig::Attention(attention) => MixerWeights::Attention(self.attention(attention)?),
+            MixerConfig::Attention(attention) => MixerWeights::Attention(self.attention(attention)?),
+            MixerConfig::ShortConv(mixer) => MixerWeights::ShortConv(self.short_conv(mixer)?),
+            MixerConfig::Delta(mixer) => MixerWeights::Delta(Box::new(self.delta(mixer)?)),
+            MixerConfig::Mamba(mixer) => MixerWeights::Mamba(Box::new(self.mamba(mixer)?)),
+            MixerConfig::None => MixerWeights::None,
         };
         Ok(Layer {
             mixer_norm,
@@ -190,6 +196,7 @@ impl<'a> Loader<'a> {
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             qkv,
+            is_gated: config.gate.is_some(),
             output,
             query_norm,
             key_norm,
@@ -221,6 +228,7 @@ impl<'a> Loader<'a> {
                 down: self.packed(&[&feed.down], Role::Inner)?,
             },
             FeedForward::Experts(experts) => FeedWeights::Experts(Box::new(self.experts(experts)?)),
+            FeedForward::None => FeedWeights::None,
         })
     }
 
@@ -233,6 +241,13 @@ impl<'a> Loader<'a> {
         };
         let router = self.exact(&config.router)?;
         let routing = self.routing(&config.routing, config.experts.len())?;
+        let latent = match &config.latent {
+            None => None,
+            Some(latent) => Some(LatentWeights {
+                input: self.packed(&[&latent.input], Role::Inner)?,
+                output: self.packed(&[&latent.output], Role::Inner)?,
+            }),
+        };
         let mut experts = Vec::with_capacity(config.experts.len());
         for decoder::ExpertConfig { gate, up, down } in &config.experts {
             let input: Vec<&LinearConfig> = gate.iter().chain([up]).collect();
@@ -252,6 +267,7 @@ impl<'a> Loader<'a> {
             activation,
             router,
             routing,
+            latent,
             experts,
             shared,
         })
@@ -290,7 +306,7 @@ impl<'a> Loader<'a> {
         Ok(Matrix::pack(self.pool, &[part], linear.inputs)?)
     }
 
-    fn norm(&mut self, config: &NormConfig) -> Result<NormWeights, ModelError> {
+    pub(crate) fn norm(&mut self, config: &NormConfig) -> Result<NormWeights, ModelError> {
         let weight = match &config.weight {
             None => vec![1.0; config.width],
             Some(source) => self.elements(source, config.width)?,
@@ -389,7 +405,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Returns the elements that `source` takes of a vector, as f32.
-    fn elements(&mut self, source: &RowSource, length: usize) -> Result<Vec<f32>, ModelError> {
+    pub(crate) fn elements(&mut self, source: &RowSource, length: usize) -> Result<Vec<f32>, ModelError> {
         let (stored, bytes) = self.picked(source, 1)?;
         let values = stored.widen(&bytes);
         if values.len() != length {

@@ -13,7 +13,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{Isa, argmax, logsumexp};
-use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup};
+use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup, StateCopy, StateSlots};
 use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, weight_bytes};
 use serde::Deserialize;
 
@@ -24,7 +24,7 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 37] = [
+const CHECKPOINTS: [&str; 48] = [
     "cohere",
     "cohere2",
     "gemma",
@@ -38,6 +38,10 @@ const CHECKPOINTS: [&str; 37] = [
     "gpt2",
     "granite",
     "granite-moe",
+    "granite-hybrid",
+    "granite-hybrid-dense",
+    "lfm2",
+    "lfm2-moe",
     "llama-gqa-untied",
     "llama-mha-f32-sharded",
     "llama-tied-rope3",
@@ -47,6 +51,9 @@ const CHECKPOINTS: [&str; 37] = [
     "mistral3-cond",
     "mixtral",
     "nemotron",
+    "nemotron-h",
+    "nemotron-h-latent",
+    "nemotron-h-moe",
     "olmo2",
     "olmo3",
     "olmoe",
@@ -57,7 +64,11 @@ const CHECKPOINTS: [&str; 37] = [
     "qwen2-moe",
     "qwen3",
     "qwen3-moe",
+    "qwen3-next",
     "qwen3-tied",
+    "qwen35",
+    "qwen35-cond",
+    "qwen35-moe",
     "smollm3",
     "stablelm",
     "stablelm-parallel",
@@ -129,6 +140,12 @@ fn blocks(positions: usize, seed: u32) -> Vec<u32> {
     (0..positions.div_ceil(BLOCK_TOKENS) as u32).map(|block| (block * 7 + seed) % 64).collect()
 }
 
+/// The tables of a sequence with these blocks, whose state stays in one slot.
+fn tables(blocks: &[u32], slot: u32) -> BlockTables<'_> {
+    let states = Some(StateSlots { from: slot, own: slot, copy: None });
+    BlockTables { states, ..BlockTables::same(blocks) }
+}
+
 /// All rows of logits of `ids`, computed in chunks of at most `size` tokens.
 fn all_rows(model: &mut Model, ids: &[u32], size: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let (mut out, mut rows) = (Logits::default(), Vec::new());
@@ -136,7 +153,7 @@ fn all_rows(model: &mut Model, ids: &[u32], size: usize, table: &[u32]) -> Vec<V
         let chunk = SequenceChunk {
             tokens,
             start: index * size,
-            tables: BlockTables::same(table),
+            tables: tables(table, 0),
             logits: LogitsWanted::All,
         };
         model.step(&[chunk], &mut out).unwrap();
@@ -153,12 +170,8 @@ fn greedy(model: &mut Model, last: &[f32], start: usize, count: usize, table: &[
     while tokens.len() < count {
         let token = [*tokens.last().unwrap()];
         let at = start + tokens.len() - 1;
-        let chunk = SequenceChunk {
-            tokens: &token,
-            start: at,
-            tables: BlockTables::same(table),
-            logits: LogitsWanted::Last,
-        };
+        let chunk =
+            SequenceChunk { tokens: &token, start: at, tables: tables(table, 0), logits: LogitsWanted::Last };
         model.step(&[chunk], &mut out).unwrap();
         tokens.push(argmax(isa, out.row(0).unwrap()).unwrap() as u32);
     }
@@ -205,8 +218,10 @@ fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
             case.greedy[at]
         );
     }
-    for (size, table) in [(7, blocks(case.ids.len(), 11)), (64, blocks(case.ids.len(), 40))] {
-        let cut = all_rows(model, &case.ids, size, &table);
+    let sizes: &[usize] =
+        if model.shape().kv.groups().state().is_used() { &[1, 7, 16, 17, 64] } else { &[7, 64] };
+    for (index, &size) in sizes.iter().enumerate() {
+        let cut = all_rows(model, &case.ids, size, &blocks(case.ids.len(), 11 + 7 * index as u32));
         for (row, (a, b)) in rows.iter().zip(&cut).enumerate() {
             same_bits(&format!("{what}: row {row} in chunks of {size}"), a, b);
         }
@@ -269,7 +284,11 @@ fn the_demo_model_answers_as_recorded_on_every_instruction_set() {
 fn a_sequence_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() {
     for isa in isas() {
         for name in [
+            "granite-hybrid",
+            "lfm2-moe",
             "llama-gqa-untied",
+            "nemotron-h-latent",
+            "qwen3-next",
             "qwen2",
             "qwen3-tied",
             "gemma2",
@@ -297,16 +316,16 @@ fn a_sequence_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() 
 /// Computes all cases in two steps: the first tokens of each, then the rest. The second step requests only the last row
 /// of each case, and no row of the second case.
 fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], what: &str) {
-    let tables: Vec<Vec<u32>> =
-        (0..cases.len() as u32).map(|case| (case * 8..case * 8 + 8).rev().collect()).collect();
+    let each: Vec<Vec<u32>> =
+        (0..cases.len() as u32).map(|case| (case * 12..case * 12 + 12).rev().collect()).collect();
     let (mut out, first) = (Logits::default(), 3);
     let chunks: Vec<_> = cases
         .iter()
-        .zip(&tables)
+        .zip(&each)
         .map(|(case, blocks)| SequenceChunk {
             tokens: &case.ids[..first],
             start: 0,
-            tables: BlockTables::same(blocks),
+            tables: tables(blocks, blocks[0]),
             logits: LogitsWanted::All,
         })
         .collect();
@@ -318,19 +337,65 @@ fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], wha
     }
     let chunks: Vec<_> = cases
         .iter()
-        .zip(&tables)
+        .zip(&each)
         .enumerate()
         .map(|(index, (case, blocks))| SequenceChunk {
             tokens: &case.ids[first..],
             start: first,
-            tables: BlockTables::same(blocks),
+            tables: tables(blocks, blocks[0]),
             logits: if index == 1 { LogitsWanted::None } else { LogitsWanted::Last },
         })
         .collect();
     model.step(&chunks, &mut out).unwrap();
-    assert_eq!(out.rows(), 2);
-    same_bits(what, out.row(0).unwrap(), wanted[0].last().unwrap());
-    same_bits(what, out.row(1).unwrap(), wanted[2].last().unwrap());
+    let lasts = wanted.iter().enumerate().filter(|(index, _)| *index != 1);
+    assert_eq!(out.rows(), wanted.len() - 1);
+    for (row, (_, rows)) in lasts.enumerate() {
+        same_bits(what, out.row(row).unwrap(), rows.last().unwrap());
+    }
+}
+
+/// A sequence that begins with the same 50 tokens as another one, computed from the copy of its state at a block's end.
+#[test]
+fn a_sequence_continues_from_the_copy_of_a_state_with_the_same_bits() {
+    for isa in isas() {
+        for name in ["granite-hybrid", "lfm2-moe", "nemotron-h-moe", "qwen35", "qwen35-moe"] {
+            let checkpoint = checkpoint(&data(name), "config.json");
+            let cases = expected::<Expected>(&data(name)).cases;
+            let [first, second] = [&cases[3], &cases[4]];
+            let shared = 3 * BLOCK_TOKENS;
+            assert_eq!(first.ids[..shared], second.ids[..shared]);
+            let mut model = load(&checkpoint, isa, 2);
+            let table = blocks(first.ids.len().max(second.ids.len()), 3);
+            let wanted = all_rows(&mut model, &second.ids, usize::MAX, &table);
+            let mut out = Logits::default();
+            let mut step = |tokens: &[u32], start: usize, states: StateSlots| -> Vec<f32> {
+                let tables = BlockTables { states: Some(states), ..BlockTables::same(&table) };
+                let chunk = SequenceChunk { tokens, start, tables, logits: LogitsWanted::All };
+                model.step(&[chunk], &mut out).unwrap();
+                out.values().to_vec()
+            };
+            let copy = Some(StateCopy { position: shared, slot: 9 });
+            step(&first.ids, 0, StateSlots { from: 0, own: 0, copy });
+            for size in [100, 5] {
+                let (mut rows, mut start, mut from) = (Vec::new(), shared, 9);
+                for tokens in second.ids[shared..].chunks(size) {
+                    let own = if from == 10 { 11 } else { 10 };
+                    rows.extend(step(tokens, start, StateSlots { from, own, copy: None }));
+                    (start, from) = (start + tokens.len(), own);
+                }
+                same_bits(&format!("{name} on {isa} by {size}"), &wanted[shared..].concat(), &rows);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_without_a_slot_is_refused() {
+    let mut model = load(&checkpoint(&data("lfm2"), "config.json"), Isa::best(), 1);
+    let tables = BlockTables::same(&[0]);
+    let chunk = SequenceChunk { tokens: &[5], start: 0, tables, logits: LogitsWanted::Last };
+    let error = model.step(&[chunk], &mut Logits::default()).unwrap_err();
+    assert!(error.to_string().contains("no slot for its state"), "{error}");
 }
 
 #[test]

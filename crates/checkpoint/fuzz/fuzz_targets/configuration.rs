@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 
-use headrace_checkpoint::decoder::MixerConfig;
 use headrace_checkpoint::{Checkpoint, ModelConfig, limits};
 use libfuzzer_sys::fuzz_target;
 
@@ -15,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!((1..=limits::MAX_LAYERS).contains(&config.layers.len()));
         assert!(config.final_norm.eps.is_normal());
         assert!(config.rotary.iter().all(|rotary| rotary.rope.theta.is_finite() && rotary.width.is_multiple_of(2)));
-        for MixerConfig::Attention(attention) in config.layers.iter().map(|layer| &layer.mixer) {
+        for attention in config.layers.iter().filter_map(|layer| layer.mixer.attention()) {
             assert!(attention.heads.is_multiple_of(attention.kv_heads));
         }
     }

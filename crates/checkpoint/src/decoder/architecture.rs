@@ -59,6 +59,20 @@ pub enum Architecture {
     GptOss,
     /// `GraniteMoeForCausalLM`.
     GraniteMoe,
+    /// `Lfm2ForCausalLM`: short convolutions and attention.
+    Lfm2,
+    /// `Lfm2MoeForCausalLM`.
+    Lfm2Moe,
+    /// `Qwen3_5ForCausalLM`, also within `Qwen3_5ForConditionalGeneration`: gated delta rule and attention.
+    Qwen35,
+    /// `Qwen3_5MoeForCausalLM`, also within `Qwen3_5MoeForConditionalGeneration`.
+    Qwen35Moe,
+    /// `Qwen3NextForCausalLM`.
+    Qwen3Next,
+    /// `GraniteMoeHybridForCausalLM`: Mamba2 and attention.
+    GraniteHybrid,
+    /// `NemotronHForCausalLM`: Mamba2, attention and feed-forward networks, each a layer of its own.
+    NemotronH,
 }
 
 /// The names and defaults of an architecture.
@@ -123,13 +137,36 @@ const ALL: &[ArchitectureNames] = &[
     named(Architecture::GptOss, "GptOssForCausalLM", "gpt_oss", "gpt-oss", 131_072).of("gpt-oss in bf16"),
     named(Architecture::GraniteMoe, "GraniteMoeForCausalLM", "granitemoe", "granitemoe", 2_048)
         .of("Granite 3 MoE"),
+    named(Architecture::Lfm2, "Lfm2ForCausalLM", "lfm2", "lfm2", 128_000).of("LFM2 350M to 2.6B"),
+    named(Architecture::Lfm2Moe, "Lfm2MoeForCausalLM", "lfm2_moe", "lfm2moe", 128_000).of("LFM2-8B-A1B"),
+    named(Architecture::Qwen35, "Qwen3_5ForCausalLM", "qwen3_5_text", "qwen35", 32_768)
+        .of("Qwen3.5 and 3.6 dense (text, also of files with a vision part)"),
+    named(Architecture::Qwen35Moe, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "qwen35moe", 32_768)
+        .of("Qwen3.5-35B-A3B, Qwen3.6-35B-A3B (text, also of files with a vision part)"),
+    named(Architecture::Qwen3Next, "Qwen3NextForCausalLM", "qwen3_next", "qwen3next", 32_768)
+        .of("Qwen3-Next-80B-A3B, Qwen3-Coder-Next"),
+    named(
+        Architecture::GraniteHybrid,
+        "GraniteMoeHybridForCausalLM",
+        "granitemoehybrid",
+        "granitehybrid",
+        2_048,
+    )
+    .of("Granite 4 Micro, Tiny and Small, hybrid or not"),
+    named(Architecture::NemotronH, "NemotronHForCausalLM", "nemotron_h", "nemotron_h", 4_096)
+        .of("Nemotron-H, Nemotron Nano 2, Nemotron 3 Nano"),
 ];
 
 /// Architectures that GGUF files are read of.
 const GGUF: &[Architecture] = &[Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
 
 /// Classes of models that also take images. Their text model is described in `text_config`.
-const WITH_TEXT_MODEL: &[&str] = &["Gemma3ForConditionalGeneration", "Mistral3ForConditionalGeneration"];
+const WITH_TEXT_MODEL: &[&str] = &[
+    "Gemma3ForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+];
 
 const fn named(
     architecture: Architecture,

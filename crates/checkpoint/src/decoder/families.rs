@@ -5,12 +5,17 @@ mod facts;
 mod gemma;
 mod gpt;
 mod granite;
+mod granite_hybrid;
+mod hybrid;
+mod lfm;
 mod llama;
 mod mistral;
 mod moe;
+mod nemotron_h;
 mod olmo;
 mod parallel;
 mod phi;
+mod qwen_hybrid;
 
 use serde_json::{Map, Value};
 
@@ -53,6 +58,13 @@ pub(crate) fn read(
         Architecture::OlMoe => moe::olmo(&fields),
         Architecture::GptOss => moe::gpt_oss(&fields),
         Architecture::GraniteMoe => moe::granite(&fields),
+        Architecture::Lfm2 => lfm::second(&fields),
+        Architecture::Lfm2Moe => lfm::second_moe(&fields),
+        Architecture::Qwen35 => qwen_hybrid::dense(&fields),
+        Architecture::Qwen35Moe => qwen_hybrid::moe(&fields),
+        Architecture::Qwen3Next => qwen_hybrid::next(&fields),
+        Architecture::GraniteHybrid => granite_hybrid::read(&fields),
+        Architecture::NemotronH => nemotron_h::read(&fields),
     }?;
     facts::refuse_unread(&fields, &known)?;
     Ok(config)

@@ -12,6 +12,8 @@ pub enum FeedForward {
     Plain(Box<PlainFeed>),
     /// A few of many networks, chosen for each row.
     Experts(Box<ExpertMixture>),
+    /// No network: the layer is a mixer alone.
+    None,
 }
 
 impl FeedForward {
@@ -24,6 +26,7 @@ impl FeedForward {
                 [&feed.up, &feed.down].into_iter().for_each(|linear| linear.each_tensor(list));
             }
             Self::Experts(experts) => experts.each_tensor(list),
+            Self::None => {}
         }
     }
 
@@ -33,15 +36,17 @@ impl FeedForward {
             Self::Gated(feed) => vec![vec![&feed.gate, &feed.up], vec![&feed.down]],
             Self::Plain(feed) => vec![vec![&feed.up], vec![&feed.down]],
             Self::Experts(experts) => experts.matrices(),
+            Self::None => Vec::new(),
         }
     }
 
-    /// Width of the network, or of one expert.
+    /// Width of the network, or of one expert. 0 without a network.
     pub fn inner(&self) -> usize {
         match self {
             Self::Gated(feed) => feed.inner,
             Self::Plain(feed) => feed.inner,
             Self::Experts(experts) => experts.inner,
+            Self::None => 0,
         }
     }
 }
@@ -102,10 +107,22 @@ pub struct ExpertMixture {
     pub router: LinearConfig,
     /// How scores become choices and weights.
     pub routing: RoutingConfig,
+    /// Projections around the experts, whose width is then another than the stream's. The router and the shared network
+    /// read the stream.
+    pub latent: Option<LatentProjection>,
     /// The experts, by their number.
     pub experts: Vec<ExpertConfig>,
     /// A network that every row passes.
     pub shared: Option<SharedExpert>,
+}
+
+/// The projections of the experts' input and of their sum.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LatentProjection {
+    /// `latent × hidden`.
+    pub input: LinearConfig,
+    /// `hidden × latent`.
+    pub output: LinearConfig,
 }
 
 /// The network of one expert.
@@ -183,6 +200,9 @@ impl ExpertMixture {
     pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
         self.router.each_tensor(list);
         list.extend(self.routing.bias.iter().map(|source| &source.tensor));
+        if let Some(LatentProjection { input, output }) = &self.latent {
+            [input, output].into_iter().for_each(|linear| linear.each_tensor(list));
+        }
         for ExpertConfig { gate, up, down } in &self.experts {
             gate.iter().chain([up, down]).for_each(|linear| linear.each_tensor(list));
         }
@@ -198,7 +218,8 @@ impl ExpertMixture {
             [gate.iter().chain([up]).collect::<Vec<_>>(), vec![down]]
         });
         let shared = self.shared.iter().flat_map(|shared| shared.feed.matrices());
-        experts.chain(shared).collect()
+        let latent = self.latent.iter().flat_map(|latent| [vec![&latent.input], vec![&latent.output]]);
+        experts.chain(shared).chain(latent).collect()
     }
 
     /// Takes for every expert the tensors that the checkpoint has, where it may be stored in two ways.

@@ -2,6 +2,7 @@
 //! weights. Must not know architectures.
 
 use super::feed::FeedForward;
+use super::recurrent::{DeltaConfig, MambaConfig, ShortConvConfig};
 use super::source::{LinearConfig, RowSource, TensorSpec};
 
 /// The statistics that a norm divides by.
@@ -85,6 +86,35 @@ pub struct LayerConfig {
 pub enum MixerConfig {
     /// Softmax attention over keys and values.
     Attention(Box<AttentionConfig>),
+    /// A short convolution.
+    ShortConv(Box<ShortConvConfig>),
+    /// The gated delta rule.
+    Delta(Box<DeltaConfig>),
+    /// Mamba2.
+    Mamba(Box<MambaConfig>),
+    /// They do not: the layer is a feed-forward network alone.
+    None,
+}
+
+impl MixerConfig {
+    /// The attention, if the mixer is one.
+    pub fn attention(&self) -> Option<&AttentionConfig> {
+        match self {
+            Self::Attention(attention) => Some(attention),
+            _ => None,
+        }
+    }
+
+    /// The dense layers, grouped as they are packed.
+    fn matrices(&self) -> Vec<Vec<&LinearConfig>> {
+        match self {
+            Self::Attention(attention) => vec![attention.inputs(), vec![&attention.output]],
+            Self::ShortConv(mixer) => vec![vec![&mixer.input], vec![&mixer.output]],
+            Self::Delta(mixer) => vec![mixer.inputs(), vec![&mixer.output]],
+            Self::Mamba(mixer) => vec![vec![&mixer.input], vec![&mixer.output]],
+            Self::None => Vec::new(),
+        }
+    }
 }
 
 /// Grouped-query softmax attention.
@@ -102,6 +132,9 @@ pub struct AttentionConfig {
     pub key: LinearConfig,
     /// `kv_heads·head_dim × hidden`.
     pub value: LinearConfig,
+    /// `heads·head_dim × hidden`: the output is multiplied by the sigmoid of this, before its projection. `None` means by
+    /// 1.
+    pub gate: Option<LinearConfig>,
     /// `hidden × heads·head_dim`.
     pub output: LinearConfig,
     /// Norm of the queries, before they are rotated.
@@ -149,6 +182,10 @@ impl LayerConfig {
         norms.into_iter().flatten().for_each(|norm| norm.each_tensor(&mut list));
         match &self.mixer {
             MixerConfig::Attention(attention) => attention.each_tensor(&mut list),
+            MixerConfig::ShortConv(mixer) => mixer.each_tensor(&mut list),
+            MixerConfig::Delta(mixer) => mixer.each_tensor(&mut list),
+            MixerConfig::Mamba(mixer) => mixer.each_tensor(&mut list),
+            MixerConfig::None => {}
         }
         self.feed.each_tensor(&mut list);
         let mut seen = std::collections::BTreeSet::new();
@@ -158,9 +195,7 @@ impl LayerConfig {
 
     /// The dense layers, grouped as they are packed: those of one group have the same inputs and share one matrix.
     pub fn matrices(&self) -> Vec<Vec<&LinearConfig>> {
-        let mut all = match &self.mixer {
-            MixerConfig::Attention(attention) => vec![attention.inputs(), vec![&attention.output]],
-        };
+        let mut all = self.mixer.matrices();
         all.extend(self.feed.matrices());
         all
     }
@@ -169,11 +204,11 @@ impl LayerConfig {
 impl AttentionConfig {
     /// The projections of the layer's input, in the order in which their outputs follow each other.
     pub fn inputs(&self) -> Vec<&LinearConfig> {
-        vec![&self.query, &self.key, &self.value]
+        [&self.query, &self.key, &self.value].into_iter().chain(&self.gate).collect()
     }
 
     fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        for linear in [&self.query, &self.key, &self.value, &self.output] {
+        for linear in self.inputs().into_iter().chain([&self.output]) {
             linear.each_tensor(list);
         }
         for norm in [&self.query_norm, &self.key_norm].into_iter().flatten() {

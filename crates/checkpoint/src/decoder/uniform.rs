@@ -118,6 +118,7 @@ impl UniformConfig {
                 query: linear("self_attn.q_proj", queries, hidden, self.qkv_bias),
                 key: linear("self_attn.k_proj", keys, hidden, self.qkv_bias),
                 value: linear("self_attn.v_proj", keys, hidden, self.qkv_bias),
+                gate: None,
                 output: linear("self_attn.o_proj", hidden, queries, self.o_bias),
                 query_norm: head_norm("self_attn.q_norm"),
                 key_norm: head_norm("self_attn.k_norm"),

@@ -112,11 +112,22 @@ fn both_spellings_of_every_family_mean_the_same_layers() {
         (config_pair!("gpt-oss"), Architecture::GptOss),
         (config_pair!("gpt2"), Architecture::Gpt2),
         (config_pair!("granite"), Architecture::Granite),
+        (config_pair!("granite-hybrid"), Architecture::GraniteHybrid),
+        (config_pair!("granite-hybrid-dense"), Architecture::GraniteHybrid),
+        (config_pair!("lfm2"), Architecture::Lfm2),
+        (config_pair!("lfm2-moe"), Architecture::Lfm2Moe),
         (config_pair!("mistral-swa"), Architecture::Mistral),
         (config_pair!("mixtral"), Architecture::Mixtral),
+        (config_pair!("nemotron-h"), Architecture::NemotronH),
+        (config_pair!("nemotron-h-latent"), Architecture::NemotronH),
+        (config_pair!("nemotron-h-moe"), Architecture::NemotronH),
         (config_pair!("olmo2"), Architecture::Olmo2),
         (config_pair!("phi3"), Architecture::Phi3),
         (config_pair!("qwen3-moe"), Architecture::Qwen3Moe),
+        (config_pair!("qwen3-next"), Architecture::Qwen3Next),
+        (config_pair!("qwen35"), Architecture::Qwen35),
+        (config_pair!("qwen35-cond"), Architecture::Qwen35),
+        (config_pair!("qwen35-moe"), Architecture::Qwen35Moe),
     ];
     for ((name, old, new), architecture) in rows {
         let [old, new] = [old, new].map(|text| ModelConfig::from_json(text).unwrap());
@@ -129,15 +140,69 @@ fn both_spellings_of_every_family_mean_the_same_layers() {
 fn layers_have_the_windows_and_rotations_of_their_types() {
     let (_, text, _) = config_pair!("gemma3-text");
     let config = ModelConfig::from_json(text).unwrap();
-    let kinds = config.layers.iter().map(|layer| {
-        let MixerConfig::Attention(attention) = &layer.mixer;
-        (attention.window, attention.rotary.map(|rotary| rotary.table))
-    });
+    let attentions = config.layers.iter().filter_map(|layer| layer.mixer.attention());
+    let kinds = attentions.map(|attention| (attention.window, attention.rotary.map(|rotary| rotary.table)));
     let window = (Some(8), Some(1));
     let full = (None, Some(0));
     assert_eq!(kinds.collect::<Vec<_>>(), [window, window, full, window, window, full]);
     let thetas: Vec<f64> = config.rotary.iter().map(|rotary| rotary.rope.theta).collect();
     assert_eq!((thetas, config.embedding.scale), (vec![1e6, 1e4], 48.0_f32.sqrt()));
+}
+
+#[test]
+fn layers_are_recurrent_where_the_file_says_it() {
+    let rows = [
+        (config_pair!("lfm2"), "c*c"),
+        (config_pair!("qwen35"), "dd*dd*"),
+        (config_pair!("qwen3-next"), "ddd*"),
+        (config_pair!("granite-hybrid"), "mm*m*m"),
+        (config_pair!("nemotron-h-latent"), "m-*-m-"),
+    ];
+    for ((name, old, new), expected) in rows {
+        for text in [old, new] {
+            let config = ModelConfig::from_json(text).unwrap();
+            let kinds = config.layers.iter().map(|layer| match layer.mixer {
+                MixerConfig::Attention(_) => '*',
+                MixerConfig::ShortConv(_) => 'c',
+                MixerConfig::Delta(_) => 'd',
+                MixerConfig::Mamba(_) => 'm',
+                MixerConfig::None => '-',
+            });
+            assert_eq!(kinds.collect::<String>(), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn settings_of_recurrent_layers_that_do_not_fit_are_refused_by_name() {
+    let rows = [
+        (config_pair!("lfm2"), "conv_L_cache", json!(18), "from 1 to 17"),
+        (config_pair!("lfm2"), "full_attn_idxs", json!("1"), "a list of layer numbers"),
+        (
+            config_pair!("lfm2-moe"),
+            "layer_types",
+            json!(["conv"]),
+            "lists 1 layers, but num_hidden_layers says 6",
+        ),
+        (config_pair!("qwen35"), "layer_types", json!(["moe"]), "\"moe\""),
+        (config_pair!("qwen35"), "attn_output_gate", json!(false), "true is"),
+        (config_pair!("qwen35"), "linear_num_key_heads", json!(3), "3 does not divide"),
+        (config_pair!("qwen35"), "hidden_act", json!("gelu"), "\"silu\" is"),
+        (config_pair!("granite-hybrid"), "mamba_d_head", json!(24), "8 heads of 24"),
+        (config_pair!("granite-hybrid"), "mamba_n_groups", json!(3), "does not divide"),
+        (config_pair!("granite-hybrid"), "time_step_limit", json!([2.0, 1.0]), "the lower one first"),
+        (config_pair!("granite-hybrid"), "position_embedding_type", json!("alibi"), "\"nope\" are"),
+        (config_pair!("nemotron-h"), "hybrid_override_pattern", json!("M-x"), "the letters M, *, - and E"),
+        (config_pair!("nemotron-h"), "num_hidden_layers", json!(5), "the list of layers has 6"),
+        (config_pair!("nemotron-h-moe"), "n_group", json!(3), "does not divide n_routed_experts 8"),
+        (config_pair!("nemotron-h-moe"), "mamba_hidden_act", json!("relu"), "\"silu\" is"),
+    ];
+    for ((name, old, _), field, value, expected) in rows {
+        let mut config: serde_json::Value = serde_json::from_slice(old).unwrap();
+        config[field] = value;
+        let error = ModelConfig::from_json(config.to_string().as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(field) && error.contains(expected), "{name}: {error}");
+    }
 }
 
 #[test]

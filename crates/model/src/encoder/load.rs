@@ -27,6 +27,7 @@ use crate::memory::{self, KeptLayers, KvStores};
 use crate::model::Core;
 use crate::quantize::Role;
 use crate::rope;
+use crate::states::RecurrentStates;
 use crate::weights::{Loader, Projection};
 
 /// Options for loading an encoder.
@@ -129,7 +130,8 @@ impl Encoder {
                 };
                 let kv = KvStores::new(own, KvType::F32, &layout, KeptLayers::One)?;
                 let tables = rope::tables(own, max_tokens);
-                let core = Core { kernels, weights, kv, tables, scratch: Default::default() };
+                let recurrent = RecurrentStates::new(own, 0)?;
+                let core = Core { kernels, weights, kv, recurrent, tables, scratch: Default::default() };
                 let rows = batch::Rows::default();
                 (Body::Causal(Box::new(Causal { config: (**own).clone(), shape, core, rows })), bytes)
             }

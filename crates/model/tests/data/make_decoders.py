@@ -42,6 +42,21 @@ MODELS = {
     "stablelm": ("StableLm", dict(num_attention_heads=3, num_key_value_heads=1, use_qkv_bias=True)),
     "stablelm-parallel": ("StableLm", dict(num_attention_heads=3, num_key_value_heads=3, use_parallel_residual=True)),
     "starcoder2": ("Starcoder2", dict(GROUPED, sliding_window=11)),
+    "granite-hybrid-dense": ("GraniteMoeHybrid", dict(
+        GROUPED, num_local_experts=0, shared_intermediate_size=40, position_embedding_type="rope", mamba_n_heads=6,
+        mamba_d_head=16, mamba_n_groups=2, mamba_d_state=12, embedding_multiplier=3.0, attention_multiplier=0.2,
+        residual_multiplier=0.4, logits_scaling=2.0, layer_types=["linear_attention", "full_attention", "linear_attention"])),
+    "lfm2": ("Lfm2", dict(GROUPED, block_multiple_of=8, conv_bias=True,
+                          layer_types=["conv", "full_attention", "conv"])),
+    "nemotron-h-latent": ("NemotronH", dict(
+        GROUPED, layers_block_type=["linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe"], head_dim=16,
+        mamba_num_heads=6, mamba_head_dim=10, ssm_state_size=12, n_groups=3, use_bias=True, mlp_bias=True, time_step_min=0.8,
+        n_routed_experts=8, num_experts_per_tok=2, n_group=4, topk_group=2, routed_scaling_factor=2.5, moe_latent_size=20,
+        moe_intermediate_size=24, moe_shared_expert_intermediate_size=40)),
+    "qwen3-next": ("Qwen3Next", dict(
+        EXPERTS, num_key_value_heads=2, head_dim=16, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+        linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8, linear_value_head_dim=20,
+        num_hidden_layers=4, mlp_only_layers=[1])),
 }
 
 
@@ -55,6 +70,9 @@ def randomize(model, seed):
             else:
                 weight.copy_(noise * 1.2 / weight.shape[-1] ** 0.5)
             weight.copy_(weight.to(torch.bfloat16).float())
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_((0.2 * torch.randn(buffer.shape, generator=random)).to(torch.bfloat16).float())
 
 
 def case(model, ids):
@@ -90,6 +108,19 @@ def old_spelling(config):
     share = rope.pop("partial_rotary_factor", None)
     if share is not None:
         config["rotary_pct" if config["model_type"] == "gpt_neox" else "partial_rotary_factor"] = share
+    if config["model_type"] == "lfm2":
+        kinds = config.pop("layer_types")
+        config["full_attn_idxs"] = [index for index, kind in enumerate(kinds) if kind == "full_attention"]
+        config["tie_embedding"] = config.pop("tie_word_embeddings")
+    if config["model_type"] == "qwen3_next":
+        config.pop("layer_types")
+        config["full_attention_interval"] = 4
+    if config["model_type"] == "nemotron_h":
+        letters = {"linear_attention": "M", "moe": "E", "full_attention": "*", "mlp": "-"}
+        config["hybrid_override_pattern"] = "".join(letters[kind] for kind in config.pop("layers_block_type"))
+    if config["model_type"] == "granitemoehybrid":
+        config["layer_types"] = [{"linear_attention": "mamba"}.get(kind, "attention") for kind in config["layer_types"]]
+        config["mamba_d_head"] = "auto"
     config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
     return config
 

@@ -108,6 +108,10 @@ impl<'a> CheckpointFacts<'a> {
             ("template", self.template()),
             ("identity", self.checkpoint.fingerprint().get(..16).unwrap_or_default().to_owned()),
         ];
+        if let Some(recurrent) = layers.recurrent() {
+            let state = bytes(headrace_model::state_bytes_per_slot(config) as u64);
+            lines.push(("states", format!("{recurrent}; {state} for each sequence")));
+        }
         let fits = match self.fits() {
             true => format!("{} for weights, {} for the KV pool", bytes(self.weights), bytes(self.pool())),
             false => format!("{} for weights: more than there is", bytes(self.weights)),
@@ -176,6 +180,8 @@ impl<'a> CheckpointFacts<'a> {
             "kv_heads": layers.first_attention(|attention| attention.kv_heads),
             "head_dim": layers.first_attention(|attention| attention.head_dim),
             "attention": layers.json(),
+            "recurrent": layers.recurrent_json(),
+            "state_bytes": headrace_model::state_bytes_per_slot(config),
             "context_length": config.max_positions,
             "rope": rope(config),
             "tied_embeddings": config.is_tied(),

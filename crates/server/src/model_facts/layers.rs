@@ -1,5 +1,5 @@
-//! The layers of a decoder, as `models inspect` shows them: kinds of attention with their heads, and widths of the
-//! feed-forward networks. Must not load weights.
+//! The layers of a decoder, as `models inspect` shows them: kinds of attention with their heads, kinds of recurrent layers,
+//! and widths of the feed-forward networks. Must not load weights.
 
 use headrace_checkpoint::ModelConfig;
 use headrace_checkpoint::decoder::{AttentionConfig, LayerConfig, MixerConfig};
@@ -17,6 +17,40 @@ struct AttentionKind {
     kv_heads: usize,
     head_dim: usize,
     window: Option<usize>,
+}
+
+/// Recurrent layers that are alike.
+#[derive(PartialEq)]
+struct RecurrentKind {
+    /// The name as text and as JSON.
+    names: (&'static str, &'static str),
+    heads: usize,
+    key_dim: usize,
+    value_dim: usize,
+    channels: usize,
+    taps: usize,
+}
+
+impl RecurrentKind {
+    /// Returns the kind of a mixer. `None` if it is not recurrent.
+    fn of(mixer: &MixerConfig) -> Option<Self> {
+        let (names, convolution, [heads, key_dim, value_dim]) = match mixer {
+            MixerConfig::ShortConv(mixer) => {
+                (("short convolution", "short_conv"), &mixer.convolution, [0; 3])
+            }
+            MixerConfig::Delta(mixer) => {
+                let sizes = [mixer.value_heads, mixer.key_dim, mixer.value_dim];
+                (("gated delta rule", "gated_delta"), &mixer.convolution, sizes)
+            }
+            MixerConfig::Mamba(mixer) => {
+                let sizes = [mixer.heads, mixer.state_dim, mixer.head_dim];
+                (("Mamba2", "mamba2"), &mixer.convolution, sizes)
+            }
+            MixerConfig::Attention(_) | MixerConfig::None => return None,
+        };
+        let (channels, taps) = (convolution.channels, convolution.taps);
+        Some(Self { names, heads, key_dim, value_dim, channels, taps })
+    }
 }
 
 impl<'a> LayerFacts<'a> {
@@ -39,10 +73,7 @@ impl<'a> LayerFacts<'a> {
     }
 
     fn attentions(&self) -> impl Iterator<Item = &'a AttentionConfig> {
-        self.config.layers.iter().map(|layer: &LayerConfig| {
-            let MixerConfig::Attention(attention) = &layer.mixer;
-            &**attention
-        })
+        self.config.layers.iter().filter_map(|layer: &LayerConfig| layer.mixer.attention())
     }
 
     /// The heads of each kind of attention as text.
@@ -58,6 +89,47 @@ impl<'a> LayerFacts<'a> {
         each.collect::<Vec<_>>().join("; ")
     }
 
+    /// The kinds of recurrent layers, each with the number of its layers, in the order in which they first occur.
+    fn recurrent_kinds(&self) -> Vec<(RecurrentKind, usize)> {
+        let mut kinds: Vec<(RecurrentKind, usize)> = Vec::new();
+        for kind in self.config.layers.iter().filter_map(|layer| RecurrentKind::of(&layer.mixer)) {
+            match kinds.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, count)) => *count += 1,
+                None => kinds.push((kind, 1)),
+            }
+        }
+        kinds
+    }
+
+    /// The kinds of recurrent layers as text. `None` if there are no such layers.
+    pub(super) fn recurrent(&self) -> Option<String> {
+        let kinds = self.recurrent_kinds();
+        let each = kinds.iter().map(|(kind, count)| {
+            let heads = match kind.heads {
+                0 => String::new(),
+                heads => format!(", {heads} heads of {} × {}", kind.key_dim, kind.value_dim),
+            };
+            let (channels, taps) = (kind.channels, kind.taps);
+            format!(
+                "{count} layers: {}{heads}, a convolution of {channels} channels over {taps}",
+                kind.names.0
+            )
+        });
+        (!kinds.is_empty()).then(|| each.collect::<Vec<_>>().join("; "))
+    }
+
+    /// The kinds of recurrent layers as JSON.
+    pub(super) fn recurrent_json(&self) -> Value {
+        let kinds = self.recurrent_kinds();
+        let each = kinds.iter().map(|(kind, count)| {
+            json!({
+                "kind": kind.names.1, "layers": count, "heads": kind.heads, "key_dim": kind.key_dim,
+                "value_dim": kind.value_dim, "channels": kind.channels, "taps": kind.taps,
+            })
+        });
+        Value::Array(each.collect())
+    }
+
     /// The widths of the feed-forward networks as text.
     pub(super) fn inner(&self) -> String {
         let mut widths: Vec<usize> = self.inners().collect();
@@ -66,7 +138,7 @@ impl<'a> LayerFacts<'a> {
     }
 
     fn inners(&self) -> impl Iterator<Item = usize> {
-        self.config.layers.iter().map(|layer| layer.feed.inner())
+        self.config.layers.iter().map(|layer| layer.feed.inner()).filter(|inner| *inner > 0)
     }
 
     pub(super) fn first_inner(&self) -> Option<usize> {

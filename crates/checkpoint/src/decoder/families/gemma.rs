@@ -97,9 +97,10 @@ pub(super) fn third(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError>
     })?;
     let layers = layers.into_iter().enumerate().map(|(index, mut layer)| {
         let parts = LayerParts::new(&facts, style, "model.layers", index);
-        let MixerConfig::Attention(attention) = &mut layer.mixer;
-        attention.query_norm = parts.head_norm("self_attn.q_norm");
-        attention.key_norm = parts.head_norm("self_attn.k_norm");
+        if let MixerConfig::Attention(attention) = &mut layer.mixer {
+            attention.query_norm = parts.head_norm("self_attn.q_norm");
+            attention.key_norm = parts.head_norm("self_attn.k_norm");
+        }
         layer
     });
     let mut model = model(&facts, Architecture::Gemma3, style, layers.collect(), rotary)?;

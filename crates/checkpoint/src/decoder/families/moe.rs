@@ -15,15 +15,15 @@ use crate::limits;
 use crate::rope::Rope;
 
 /// The names and sizes of a model's experts.
-struct ExpertFacts {
-    count: SizeField,
-    chosen: usize,
-    inner: SizeField,
+pub(super) struct ExpertFacts {
+    pub(super) count: SizeField,
+    pub(super) chosen: usize,
+    pub(super) inner: SizeField,
 }
 
 impl ExpertFacts {
     /// Reads how many experts there are, how many each row passes, and their width.
-    fn read(
+    pub(super) fn read(
         facts: &ModelFacts<'_>,
         count_fields: &[&'static str],
         inner: SizeField,
@@ -43,12 +43,12 @@ impl ExpertFacts {
 }
 
 /// A width that must be said.
-fn width(fields: &Fields<'_>, field: &'static str) -> Result<SizeField, CheckpointError> {
+pub(super) fn width(fields: &Fields<'_>, field: &'static str) -> Result<SizeField, CheckpointError> {
     Ok(SizeField::new(fields.required_count(field, 1..=limits::MAX_INTERMEDIATE_SIZE)?, field))
 }
 
 /// How the probabilities of a softmax over all experts become weights.
-fn softmax(renormalised: bool) -> RoutingConfig {
+pub(super) fn softmax(renormalised: bool) -> RoutingConfig {
     RoutingConfig {
         scores: ScoreKind::Softmax,
         bias: None,
@@ -60,7 +60,7 @@ fn softmax(renormalised: bool) -> RoutingConfig {
 
 /// Experts with tensors of their own, by the names `gate`, `up` and `down` after `{experts}.{number}.`; or, in newer
 /// files, stacked as `{experts}.gate_up_proj` and `{experts}.down_proj`.
-fn experts(
+pub(super) fn experts(
     parts: &LayerParts<'_, '_>,
     of: &ExpertFacts,
     (experts, gate, up, down): (&str, &str, &str, &str),
@@ -89,7 +89,7 @@ fn experts(
 }
 
 /// Which layers have experts: every `decoder_sparse_step`-th, without those of `mlp_only_layers`.
-fn sparse_layers(facts: &ModelFacts<'_>) -> Result<Vec<bool>, CheckpointError> {
+pub(super) fn sparse_layers(facts: &ModelFacts<'_>) -> Result<Vec<bool>, CheckpointError> {
     let fields = &facts.fields;
     let step = fields.count("decoder_sparse_step", 1..=limits::MAX_LAYERS)?.unwrap_or(1);
     let dense = match fields.get("mlp_only_layers") {
@@ -123,6 +123,7 @@ pub(super) fn mixtral(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointErro
             activation: ExpertActivation::Usual(activation),
             router: parts.linear("block_sparse_moe.gate", of.count, facts.hidden(), false),
             routing: softmax(true),
+            latent: None,
             experts: experts(&parts, &of, ("block_sparse_moe.experts", "w1", "w3", "w2")),
             shared: None,
         };
@@ -190,6 +191,7 @@ fn qwen(
                 activation: ExpertActivation::Usual(activation),
                 router: parts.linear("mlp.gate", of.count, facts.hidden(), false),
                 routing: softmax(renormalised),
+                latent: None,
                 experts: experts(&parts, &of, ("mlp.experts", "gate_proj", "up_proj", "down_proj")),
                 shared: shared.map(|inner| gated_shared(&parts, inner, activation)),
             })),
@@ -202,7 +204,11 @@ fn qwen(
 }
 
 /// The shared expert of Qwen's models, with its gate.
-fn gated_shared(parts: &LayerParts<'_, '_>, inner: SizeField, activation: FeedActivation) -> SharedExpert {
+pub(super) fn gated_shared(
+    parts: &LayerParts<'_, '_>,
+    inner: SizeField,
+    activation: FeedActivation,
+) -> SharedExpert {
     let hidden = parts.facts.hidden();
     let feed = GatedFeed {
         inner: inner.size,
@@ -237,6 +243,7 @@ pub(super) fn olmo(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError> 
             activation: ExpertActivation::Usual(activation),
             router: parts.linear("mlp.gate", of.count, facts.hidden(), false),
             routing: softmax(renormalised),
+            latent: None,
             experts: experts(&parts, &of, ("mlp.experts", "gate_proj", "up_proj", "down_proj")),
             shared: None,
         };
@@ -277,6 +284,7 @@ pub(super) fn gpt_oss(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointErro
             activation,
             router: parts.linear("mlp.router", of.count, facts.hidden(), true),
             routing: RoutingConfig { scores: ScoreKind::SoftmaxOfChosen, ..softmax(false) },
+            latent: None,
             experts: interleaved_experts(&parts, &of),
             shared: None,
         };
@@ -357,7 +365,7 @@ pub(super) fn granite(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointErro
 }
 
 /// Granite's experts: stacked, the gate before up.
-fn granite_experts(
+pub(super) fn granite_experts(
     parts: &LayerParts<'_, '_>,
     of: &ExpertFacts,
     activation: FeedActivation,
@@ -388,6 +396,7 @@ fn granite_experts(
         activation: ExpertActivation::Usual(activation),
         router: parts.linear("block_sparse_moe.router.layer", of.count, hidden, false),
         routing: RoutingConfig { scores: ScoreKind::SoftmaxOfChosen, ..softmax(false) },
+        latent: None,
         experts: (0..of.count.size)
             .map(|expert| ExpertConfig {
                 gate: Some(half(expert, 0)),

@@ -1,0 +1,88 @@
+//! Loads the weights of recurrent mixers. Must not know: how a step is computed.
+
+use headrace_checkpoint::decoder;
+use headrace_kernels::exp_f32;
+
+use crate::delta::DeltaWeights;
+use crate::error::ModelError;
+use crate::mamba::MambaWeights;
+use crate::quantize::Role;
+use crate::short_conv::{ConvolutionWeights, ShortConvWeights};
+use crate::weights::Loader;
+
+/// Elements of a vector of the kernels, to whose multiple the channels of a convolution are padded.
+const LANES: usize = 16;
+
+impl Loader<'_> {
+    pub(crate) fn short_conv(
+        &mut self,
+        config: &decoder::ShortConvConfig,
+    ) -> Result<ShortConvWeights, ModelError> {
+        Ok(ShortConvWeights {
+            input: self.packed(&[&config.input], Role::Inner)?,
+            convolution: self.convolution(&config.convolution)?,
+            output: self.packed(&[&config.output], Role::Inner)?,
+        })
+    }
+
+    pub(crate) fn delta(&mut self, config: &decoder::DeltaConfig) -> Result<DeltaWeights, ModelError> {
+        Ok(DeltaWeights {
+            key_heads: config.key_heads,
+            value_heads: config.value_heads,
+            key_dim: config.key_dim,
+            value_dim: config.value_dim,
+            input: self.packed(&config.inputs(), Role::Inner)?,
+            convolution: self.convolution(&config.convolution)?,
+            step_bias: self.elements(&config.step_bias, config.value_heads)?,
+            rates: self.rates(&config.log_rates, config.value_heads)?,
+            norm: self.norm(&config.norm)?.weight,
+            eps: config.norm.eps,
+            output: self.packed(&[&config.output], Role::Inner)?,
+        })
+    }
+
+    pub(crate) fn mamba(&mut self, config: &decoder::MambaConfig) -> Result<MambaWeights, ModelError> {
+        Ok(MambaWeights {
+            heads: config.heads,
+            head_dim: config.head_dim,
+            groups: config.groups,
+            state_dim: config.state_dim,
+            input: self.packed(&[&config.input], Role::Inner)?,
+            convolution: self.convolution(&config.convolution)?,
+            step_bias: self.elements(&config.step_bias, config.heads)?,
+            steps: config.steps,
+            rates: self.rates(&config.log_rates, config.heads)?,
+            skips: self.elements(&config.skips, config.heads)?,
+            norm: self.norm(&config.norm)?.weight,
+            eps: config.norm.eps,
+            output: self.packed(&[&config.output], Role::Inner)?,
+        })
+    }
+
+    /// The logarithms of decays, from the logarithms of their rates: `−e^x`.
+    fn rates(&mut self, source: &decoder::RowSource, heads: usize) -> Result<Vec<f32>, ModelError> {
+        Ok(self.elements(source, heads)?.into_iter().map(|log| -exp_f32(log)).collect())
+    }
+
+    /// Loads a convolution, and orders its weights by tap.
+    fn convolution(&mut self, config: &decoder::ConvolutionConfig) -> Result<ConvolutionWeights, ModelError> {
+        let (channels, taps) = (config.channels, config.taps);
+        let stride = channels.next_multiple_of(LANES);
+        let by_channel = self.elements(&config.weight, channels.saturating_mul(taps))?;
+        let mut weight = vec![0.0; stride.saturating_mul(taps)];
+        for (tap, row) in weight.chunks_exact_mut(stride.max(1)).enumerate() {
+            for (to, from) in row.iter_mut().zip(by_channel.chunks_exact(taps.max(1))) {
+                *to = from.get(tap).copied().unwrap_or_default();
+            }
+        }
+        let bias = match &config.bias {
+            None => Vec::new(),
+            Some(source) => {
+                let mut bias = self.elements(source, channels)?;
+                bias.resize(stride, 0.0);
+                bias
+            }
+        };
+        Ok(ConvolutionWeights { channels, weight, bias })
+    }
+}
