@@ -7,7 +7,7 @@ mod common;
 
 use std::time::Instant;
 
-use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
+use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, KvValues, Sees, Span};
 use headrace_kernels::{Kernels, Queries, roofline};
 use headrace_kv_layout::BLOCK_TOKENS;
 
@@ -90,7 +90,7 @@ impl<'a> Bench<'a> {
         (heads, kv_heads, head_dim): (usize, usize, usize),
         lines: &'a [String],
     ) -> Result<Bench<'a>, Failure> {
-        let shape = KvShape { layers: 1, kv_heads, head_dim };
+        let shape = KvShape { layers: 1, kv_heads, head_dim, values: KvValues::Own };
         let mut store = KvStore::new(shape, kv_type, POOL_TOKENS / BLOCK_TOKENS)?;
         let mut random = Random(7);
         let width = 2 * kv_heads * head_dim;

@@ -13,8 +13,9 @@ pub(crate) mod plan;
 mod softmax;
 mod span;
 mod store;
+mod widen;
 pub(crate) mod workspace;
 
 pub(crate) use span::SPLIT;
 pub use span::{Sees, Span};
-pub use store::{KvShape, KvSlot, KvStore, KvType};
+pub use store::{KvShape, KvSlot, KvStore, KvType, KvValues};

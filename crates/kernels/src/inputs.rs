@@ -24,6 +24,8 @@ pub(crate) struct Inputs {
     pub(crate) waiting: Vec<f32>,
     /// The layouts that are ready for the current product.
     pub(crate) ready: Vec<Layout>,
+    /// The rows of each head of a product of heads, one head after the other.
+    pub(crate) by_head: Vec<f32>,
 }
 
 /// A layout of rows.
@@ -37,16 +39,15 @@ pub(crate) enum Layout {
 
 impl Inputs {
     /// Lays out `x`, rows of `k` inputs, in groups as `layout` specifies. Does nothing if this product has that
-    /// layout already.
+    /// layout already. Each `m` rows are grouped by themselves: those of one matrix, if there are several.
     pub(crate) fn lay_out(
         &mut self,
         pool: &mut Pool,
         isa: Isa,
-        x: &[f32],
-        k: usize,
+        (x, m, k): (&[f32], usize, usize),
         layout: Layout,
     ) -> Result<(), KernelError> {
-        let m = x.len() / k.max(1);
+        let all = x.len() / k.max(1);
         // A single plain row needs no layout.
         if self.ready.contains(&layout) || layout == Layout::Plain && m == 1 {
             return Ok(());
@@ -60,21 +61,22 @@ impl Inputs {
         match layout {
             Layout::Plain => grow(&mut self.plain, x.len()),
             Layout::Ints(padded) => {
-                grow(&mut self.codes, m * padded / 4);
-                grow(&mut self.facts, m * padded / GROUP * FACTS);
+                grow(&mut self.codes, all * padded / 4);
+                grow(&mut self.facts, all * padded / GROUP * FACTS);
             }
-            Layout::Pairs => grow(&mut self.pairs, m * k.div_ceil(2)),
+            Layout::Pairs => grow(&mut self.pairs, all * k.div_ceil(2)),
         }
-        let groups = group_count(m, limit);
+        let per_matrix = group_count(m, limit).max(1);
+        let groups = all / m.max(1) * per_matrix;
         let (plain, pairs) = (Shared(self.plain.as_mut_ptr()), Shared(self.pairs.as_mut_ptr()));
         let (codes, facts) = (Shared(self.codes.as_mut_ptr()), Shared(self.facts.as_mut_ptr()));
         let (tasks, per_task) = cut_rows(groups, x.len() / groups.max(1));
         pool.run(tasks, |task, _| {
             for index in task * per_task..((task + 1) * per_task).min(groups) {
-                let (row, rows) = group(m, groups, index);
+                let (row, rows) = group(m, per_matrix, index % per_matrix);
+                let row = index / per_matrix * m + row;
                 let x = &x[row * k..(row + rows) * k];
-                // SAFETY: the groups' ranges are disjoint and lie inside memory that was grown for all `m` rows
-                // above.
+                // SAFETY: the groups' ranges are disjoint and lie inside memory that was grown for all rows above.
                 match layout {
                     Layout::Plain => {
                         // SAFETY: as above.

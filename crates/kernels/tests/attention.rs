@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use half::{bf16, f16};
-use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
+use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, KvValues, Sees, Span};
 use headrace_kernels::{Isa, KernelError, Kernels, Queries};
 use headrace_kv_layout::{BLOCK_TOKENS, FREED};
 use proptest::prelude::*;
@@ -76,7 +76,7 @@ struct Sequence {
 
 impl Sequence {
     fn new(kv_heads: usize, head_dim: usize, group: usize, length: usize, seed: u64) -> Sequence {
-        let shape = KvShape { layers: 2, kv_heads, head_dim };
+        let shape = KvShape { layers: 2, kv_heads, head_dim, values: KvValues::Own };
         let heads = group * kv_heads;
         let mut random = Random::new(seed);
         let rows = (0..length * (heads + 2 * kv_heads) * head_dim).map(|_| random.number()).collect();
@@ -540,7 +540,7 @@ fn large_scores_keep_the_largest_keys_value() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let mut kernels = kernels(Isa::best(), 2);
-    let shape = KvShape { layers: 1, kv_heads: 1, head_dim: 4 };
+    let shape = KvShape { layers: 1, kv_heads: 1, head_dim: 4, values: KvValues::Own };
     for kv_type in KvType::ALL {
         let mut store = KvStore::new(shape, kv_type, 2).unwrap();
         let slot = KvSlot { block: 1, offset: 15 };

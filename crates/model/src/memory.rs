@@ -4,7 +4,7 @@
 use headrace_checkpoint::decoder::LayerConfig;
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::KernelError;
-use headrace_kernels::attention::{KvShape, KvStore, KvType};
+use headrace_kernels::attention::{KvShape, KvStore, KvType, KvValues};
 use headrace_kernels::matrix::Matrix;
 use headrace_kv_layout::{KvGroupKind, KvLayout};
 use headrace_quant::BlockType;
@@ -112,7 +112,8 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Optio
             (known.shape.kv_heads, known.shape.head_dim, known.in_window) == (kv_heads, head_dim, in_window)
         };
         let store = shapes.iter().position(alike).unwrap_or_else(|| {
-            shapes.push(StoreShape { shape: KvShape { layers: 0, kv_heads, head_dim }, in_window });
+            let shape = KvShape { layers: 0, kv_heads, head_dim, values: KvValues::Own };
+            shapes.push(StoreShape { shape, in_window });
             shapes.len() - 1
         });
         if let Some(StoreShape { shape, .. }) = shapes.get_mut(store) {

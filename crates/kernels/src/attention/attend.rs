@@ -9,6 +9,7 @@ use headrace_kv_layout::{BLOCK_TOKENS, FREED};
 use crate::attention::plan::{Item, MAX_ITEM_ROWS, Shape};
 use crate::attention::softmax::{self, Peak, Scales};
 use crate::attention::store::{KvStore, KvType, Layout};
+use crate::attention::widen::widen_shared;
 use crate::attention::{SPLIT, Span};
 use crate::shapes::{LANES, group, group_count};
 use crate::simd::Simd;
@@ -37,7 +38,7 @@ pub(crate) struct Job<'a> {
     pub(crate) queries: *const f32,
     /// Elements from one query row to the next.
     pub(crate) query_stride: usize,
-    /// Row-major output, `heads · head_dim` wide.
+    /// Row-major output: a value for each query head.
     pub(crate) out: *mut f32,
     /// Query heads.
     pub(crate) heads: usize,
@@ -53,8 +54,9 @@ pub(crate) struct Job<'a> {
 
 /// Returns the f32 elements of scratch that one worker needs.
 pub(crate) fn scratch_floats(store: &KvStore) -> usize {
-    let Layout { key_dim, value_dim, .. } = store.layout();
-    let wide = if store.kv_type() == KvType::F32 { 0 } else { SPLIT * (key_dim + value_dim) };
+    let Layout { key_dim, value_dim, shares_keys, .. } = store.layout();
+    let is_read_in_place = store.kv_type() == KvType::F32 && !shares_keys;
+    let wide = if is_read_in_place { 0 } else { SPLIT * (key_dim + value_dim) };
     let rows = MAX_ITEM_ROWS * (key_dim.next_multiple_of(X_STRIDE) + value_dim);
     rows + MAX_TILE_ROWS * (SPLIT + value_dim) + wide
 }
@@ -130,7 +132,8 @@ unsafe fn attend_as<S: Tiles, E: Element>(
     let stored = job.store.layout();
     let rows = item.rows();
     let tiles = group_count(rows, S::ROWS);
-    let widen = E::BYTES < 4 && tiles > TILES_WITHOUT_SCRATCH;
+    // Values within keys are no operand of the register tile: widening transposes them.
+    let widen = stored.shares_keys || E::BYTES < 4 && tiles > TILES_WITHOUT_SCRATCH;
     let mut scratch = Scratch::cut(scratch, stored);
     let mut peaks: [Option<Peak>; MAX_ITEM_ROWS] = [None; MAX_ITEM_ROWS];
     let last = item.seen(span, rows - 1).end;
@@ -149,7 +152,7 @@ unsafe fn attend_as<S: Tiles, E: Element>(
             // The blocks before those that the first row sees may be freed. They are never read.
             let skipped = item.seen(span, 0).start.saturating_sub(from).min(SPLIT) / BLOCK_TOKENS;
             if widen {
-                let layout = Layout::new(KvType::F32, job.store.shape().head_dim);
+                let layout = stored.widened();
                 let read = widen_blocks::<S, E>(blocks, skipped, stored, layout, scratch.wide);
                 let part = Split { from, blocks, read: &read, layout, ahead: &read, stored };
                 attend_split::<S, Wide, E>(job, item, &part, &mut scratch, &mut peaks);
@@ -216,8 +219,8 @@ unsafe fn pack_queries(job: &Job<'_>, item: &Item, span: &Span<'_>, out: &mut [f
     }
 }
 
-/// Widens a split's keys and values to f32 without their scales, in the layout of an f32 store. Leaves out the first
-/// `skipped` blocks.
+/// Widens a split's keys and values to f32, in the layout of an f32 store. Without their scales, except of values within
+/// keys. Leaves out the first `skipped` blocks.
 ///
 /// # Safety
 /// As for [`attend`].
@@ -240,6 +243,11 @@ unsafe fn widen_blocks<S: Simd, E: Element>(
         }
         let to = start.wrapping_add(at * wide.head_bytes);
         *slot = to.cast_const();
+        if stored.shares_keys {
+            // SAFETY: the block exists, and the scratch has room for a split.
+            unsafe { widen_shared::<S, E>(blocks[at], stored, to.cast(), wide) };
+            continue;
+        }
         let parts = [
             (0, 0, stored.key_dim / 2),
             (stored.values, wide.values, stored.value_dim * BLOCK_TOKENS / LANES / 2),
@@ -275,7 +283,8 @@ unsafe fn attend_split<S: Tiles, E: Element, T: Element>(
     let span = &job.spans[item.span];
     let tiles = group_count(item.rows(), S::ROWS);
     let value_dim = split.layout.value_dim;
-    let stored = T::SCALED.then_some(Scales {
+    // Values within keys have their scales already, and so have their keys.
+    let stored = (T::SCALED && !split.stored.shares_keys).then_some(Scales {
         blocks: split.blocks,
         key_offset: Some(split.stored.key_scales),
         value_offset: split.stored.value_scales,
@@ -569,7 +578,7 @@ unsafe fn finish<S: Simd>(
     merged: &mut [f32],
     peaks: &[Option<Peak>; MAX_ITEM_ROWS],
 ) {
-    let (head_dim, value_dim) = (job.store.shape().head_dim, job.store.layout().value_dim);
+    let Layout { value_width, value_dim, .. } = job.store.layout();
     for (row, merged) in merged.chunks_exact_mut(value_dim).enumerate().take(item.rows()) {
         let out_row = span.out_row + item.first + row / item.heads;
         let head = item.head + row % item.heads;
@@ -582,8 +591,8 @@ unsafe fn finish<S: Simd>(
             for chunk in merged.as_chunks_mut::<LANES>().0 {
                 S::store(chunk.as_mut_ptr(), S::div(S::load(chunk.as_ptr()), S::splat(sum)));
             }
-            let out = job.out.add((out_row * job.heads + head) * head_dim);
-            std::ptr::copy_nonoverlapping(merged.as_ptr(), out, head_dim);
+            let out = job.out.add((out_row * job.heads + head) * value_width);
+            std::ptr::copy_nonoverlapping(merged.as_ptr(), out, value_width);
         }
     }
 }

@@ -51,7 +51,7 @@ impl KvType {
 
     /// Returns the bytes of one block of 16 tokens, over all layers.
     pub fn block_bytes(self, shape: KvShape) -> usize {
-        let head = Layout::new(self, shape.head_dim).head_bytes;
+        let head = Layout::new(self, shape.head_dim, shape.values).head_bytes;
         shape.layers.saturating_mul(shape.kv_heads).saturating_mul(head)
     }
 
@@ -88,8 +88,31 @@ pub struct KvShape {
     pub layers: usize,
     /// Key/value heads per layer.
     pub kv_heads: usize,
-    /// Elements of one head.
+    /// Elements of the key of one head.
     pub head_dim: usize,
+    /// The values of a head.
+    pub values: KvValues,
+}
+
+/// What the values of a head are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KvValues {
+    /// Vectors of their own, as wide as the keys.
+    #[default]
+    Own,
+    /// The first elements of the keys, as many as this says: at least 1 and at most as many as a key has. Only the keys
+    /// are stored, as in latent attention.
+    FirstOfKeys(usize),
+}
+
+impl KvShape {
+    /// Returns the elements of a value.
+    pub fn value_width(self) -> usize {
+        match self.values {
+            KvValues::Own => self.head_dim,
+            KvValues::FirstOfKeys(width) => width,
+        }
+    }
 }
 
 /// Where a token's keys and values are stored.
@@ -107,40 +130,70 @@ pub struct KvSlot {
 /// Each panel is an operand of the register tile, so that neither scores nor weighted sums need a horizontal
 /// addition. In bf16 two adjacent rows of a panel are interleaved (`[rows / 2][16][2]`), so that one shift and one
 /// mask widen a load of 64 bytes.
+///
+/// If the values are the first elements of the keys, the head ends after the key scales. With `Q8` there are two scales
+/// for each key then: one for the elements that are also the value, and one for the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Rows of the key panel: the head's elements, plus a row of zeros if their number is odd.
     pub(crate) key_dim: usize,
+    /// Elements of a value.
+    pub(crate) value_width: usize,
     /// Elements of a value, rounded up to whole vectors.
     pub(crate) value_dim: usize,
+    /// Whether the values are the first elements of the keys.
+    pub(crate) shares_keys: bool,
     /// Offset of the 16 key scales (with `Q8`) from the start of the head.
     pub(crate) key_scales: usize,
     /// Offset of the values.
     pub(crate) values: usize,
     /// Bytes of one panel of values.
     pub(crate) value_panel_bytes: usize,
-    /// Offset of the 16 value scales (with `Q8`).
+    /// Offset of the 16 value scales (with `Q8`), or of those of the elements that are not part of the value.
     pub(crate) value_scales: usize,
     /// Bytes of the whole head: a multiple of a cache line.
     pub(crate) head_bytes: usize,
 }
 
 impl Layout {
-    pub(crate) fn new(kv_type: KvType, head_dim: usize) -> Layout {
-        let (key_dim, value_dim) = (head_dim.next_multiple_of(2), head_dim.next_multiple_of(LANES));
+    pub(crate) fn new(kv_type: KvType, head_dim: usize, values: KvValues) -> Layout {
+        let (value_width, shares_keys) = match values {
+            KvValues::Own => (head_dim, false),
+            KvValues::FirstOfKeys(width) => (width, true),
+        };
+        let (key_dim, value_dim) = (head_dim.next_multiple_of(2), value_width.next_multiple_of(LANES));
         let row = BLOCK_TOKENS * kv_type.element_bytes();
         let scales = if kv_type == KvType::Q8 { BLOCK_TOKENS * 4 } else { 0 };
         let key_scales = (key_dim.saturating_mul(row)).next_multiple_of(64);
         let values = key_scales.saturating_add(scales);
-        let value_scales = values.saturating_add(value_dim.saturating_mul(row));
+        let value_bytes = if shares_keys { 0 } else { value_dim.saturating_mul(row) };
+        let value_scales = values.saturating_add(value_bytes);
         Layout {
             key_dim,
+            value_width,
             value_dim,
+            shares_keys,
             key_scales,
             values,
             value_panel_bytes: LANES * row,
             value_scales,
             head_bytes: value_scales.saturating_add(scales),
+        }
+    }
+
+    /// Returns the layout of the same keys and values after they are widened to f32, with values of their own.
+    pub(crate) fn widened(self) -> Layout {
+        let row = BLOCK_TOKENS * 4;
+        let values = self.key_dim * row;
+        let value_scales = values + self.value_dim * row;
+        Layout {
+            shares_keys: false,
+            key_scales: values,
+            values,
+            value_panel_bytes: LANES * row,
+            value_scales,
+            head_bytes: value_scales,
+            ..self
         }
     }
 }
@@ -157,10 +210,16 @@ pub struct KvStore {
 
 impl KvStore {
     /// Reserves memory for `blocks` blocks of `kv_type`. The system commits the memory on first write. Fails if the
-    /// system refuses.
+    /// system refuses, or if values are wider than their keys.
     pub fn new(shape: KvShape, kv_type: KvType, blocks: usize) -> Result<KvStore, KernelError> {
+        let width = shape.value_width();
+        if width > shape.head_dim || width == 0 && shape.head_dim > 0 {
+            let keys = shape.head_dim;
+            return Err(KernelError::shape(format!("values of {width} elements in keys of {keys}")));
+        }
         let region = Region::zeroed(kv_type.block_bytes(shape).saturating_mul(blocks))?;
-        Ok(KvStore { region, shape, kv_type, layout: Layout::new(kv_type, shape.head_dim), blocks })
+        let layout = Layout::new(kv_type, shape.head_dim, shape.values);
+        Ok(KvStore { region, shape, kv_type, layout, blocks })
     }
 
     /// Returns the shape of the keys and values.
@@ -194,8 +253,8 @@ impl KvStore {
     /// Stores one token's key and value of one head.
     ///
     /// # Safety
-    /// `layer`, `slot` and `kv_head` exist. `key` and `value` are `head_dim` long. Nothing else accesses this head of
-    /// this block meanwhile.
+    /// `layer`, `slot` and `kv_head` exist. `key` and `value` are `head_dim` long; `value` is empty if the values are the
+    /// first elements of the keys. Nothing else accesses this head of this block meanwhile.
     pub(crate) unsafe fn write(
         &self,
         layer: usize,
@@ -205,11 +264,18 @@ impl KvStore {
         value: &[f32],
     ) {
         let head = self.head(layer, slot.block, kv_head);
-        let parts = [
-            (Side::Keys, 0, self.layout.key_scales),
-            (Side::Values, self.layout.values, self.layout.value_scales),
-        ];
-        for ((side, start, scales), vector) in parts.into_iter().zip([key, value]) {
+        let Layout { value_width, shares_keys, key_scales, values, value_scales, .. } = self.layout;
+        let parts = match (shares_keys, self.kv_type) {
+            (false, _) => [(Side::Keys, 0, key_scales, key), (Side::Values, values, value_scales, value)],
+            // Two parts with a scale each. The elements are bytes, so the second part starts `value_width` rows later.
+            (true, KvType::Q8) => {
+                let (first, rest) = key.split_at(value_width.min(key.len()));
+                let at = value_width * BLOCK_TOKENS;
+                [(Side::Keys, 0, key_scales, first), (Side::Keys, at, value_scales, rest)]
+            }
+            (true, _) => [(Side::Keys, 0, 0, key), (Side::Keys, 0, 0, &[])],
+        };
+        for (side, start, scales, vector) in parts {
             // SAFETY: the caller's contract: both parts and their scales are inside the head's bytes, and no other
             // code accesses them.
             unsafe {
@@ -334,7 +400,7 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_elements_and_their_scales() {
-        let shape = KvShape { layers: 3, kv_heads: 2, head_dim: 64 };
+        let shape = KvShape { layers: 3, kv_heads: 2, head_dim: 64, values: KvValues::Own };
         for (kv_type, per_head) in
             [(KvType::F32, 512), (KvType::F16, 256), (KvType::Bf16, 256), (KvType::Q8, 136)]
         {
@@ -344,12 +410,30 @@ mod tests {
         }
         assert_eq!(KvType::from_name("q4"), None);
         for kv_type in KvType::ALL {
-            for head_dim in 1..300 {
-                let layout = Layout::new(kv_type, head_dim);
-                for at in [layout.key_scales, layout.values, layout.value_scales, layout.head_bytes] {
-                    assert_eq!(at % 64, 0, "{kv_type} {head_dim}: on cache lines");
+            for head_dim in 1..300_usize {
+                for values in [KvValues::Own, KvValues::FirstOfKeys(head_dim.div_ceil(2))] {
+                    let stored = Layout::new(kv_type, head_dim, values);
+                    for layout in [stored, stored.widened()] {
+                        for at in [layout.key_scales, layout.values, layout.value_scales, layout.head_bytes] {
+                            assert_eq!(at % 64, 0, "{kv_type} {head_dim} {values:?}: on cache lines");
+                        }
+                    }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn values_within_keys_take_no_bytes_of_their_own() {
+        let shape = KvShape { layers: 2, kv_heads: 1, head_dim: 576, values: KvValues::FirstOfKeys(512) };
+        for (kv_type, per_layer) in
+            [(KvType::F32, 2304), (KvType::F16, 1152), (KvType::Bf16, 1152), (KvType::Q8, 576 + 8)]
+        {
+            assert_eq!(kv_type.bytes_per_token(shape), 2 * per_layer, "{kv_type}");
+        }
+        for width in [0, 577] {
+            let wrong = KvShape { values: KvValues::FirstOfKeys(width), ..shape };
+            assert!(KvStore::new(wrong, KvType::F32, 1).is_err(), "{width}");
         }
     }
 

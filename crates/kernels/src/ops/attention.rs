@@ -5,7 +5,7 @@ use headrace_kv_layout::BLOCK_TOKENS;
 
 use crate::attention::attend::{Job, scratch_floats};
 use crate::attention::plan::{Plan, Shape};
-use crate::attention::{KvShape, KvSlot, KvStore, Span};
+use crate::attention::{KvShape, KvSlot, KvStore, KvValues, Span};
 use crate::entry::dispatch;
 use crate::error::KernelError;
 use crate::kernels::Kernels;
@@ -34,7 +34,7 @@ pub struct Queries<'a> {
 
 impl Kernels {
     /// Stores the keys and values of each row, rounded to the store's type. The keys start at `key_offset` in a row,
-    /// and the values follow them.
+    /// and the values follow them. If the values are the first elements of the keys, there are only keys.
     pub fn store_kv(
         &mut self,
         store: &mut KvStore,
@@ -43,12 +43,13 @@ impl Kernels {
         key_offset: usize,
         slots: &[KvSlot],
     ) -> Result<(), KernelError> {
-        let KvShape { layers, kv_heads, head_dim } = store.shape();
+        let KvShape { layers, kv_heads, head_dim, values } = store.shape();
         let width = kv_heads * head_dim;
+        let value_dim = if values == KvValues::Own { head_dim } else { 0 };
         let stride = rows.len() / slots.len().max(1);
         let fits = layer < layers
             && rows.len() == stride * slots.len()
-            && key_offset.checked_add(2 * width).is_some_and(|end| end <= stride)
+            && key_offset.checked_add(width + kv_heads * value_dim).is_some_and(|end| end <= stride)
             && slots.iter().all(|slot| (slot.block as usize) < store.blocks() && slot.offset < BLOCK_TOKENS);
         if slots.is_empty() {
             return Ok(());
@@ -65,8 +66,8 @@ impl Kernels {
             for (row, &slot) in rows.chunks_exact(stride).zip(slots) {
                 if slot.block as usize % pieces == piece {
                     let key = key_offset + kv_head * head_dim;
-                    let (keys, values) =
-                        (&row[key..key + head_dim], &row[key + width..key + width + head_dim]);
+                    let value = key_offset + width + kv_head * value_dim;
+                    let (keys, values) = (&row[key..key + head_dim], &row[value..value + value_dim]);
                     // SAFETY: layer, block and offset were checked above. The store is borrowed exclusively, and each
                     // task writes one head of its own blocks.
                     unsafe { store.write(layer, slot, kv_head, keys, values) };
@@ -81,8 +82,8 @@ impl Kernels {
     }
 
     /// Computes attention of the spans' queries over the stored keys and values that they see, with `queries.scale`
-    /// on the scores. A row of queries (`queries.stride` elements apart) begins with `heads` heads. A row of `out` is
-    /// `heads · head_dim` wide. Each span fills its own rows.
+    /// on the scores. A row of queries (`queries.stride` elements apart) begins with `heads` heads. A row of `out` holds a
+    /// value for each head. Each span fills its own rows.
     pub fn attention(
         &mut self,
         store: &KvStore,
@@ -156,7 +157,8 @@ fn check(
     spans: &[Span<'_>],
     out: usize,
 ) -> Result<(), KernelError> {
-    let KvShape { layers, kv_heads, head_dim } = store.shape();
+    let KvShape { layers, kv_heads, head_dim, .. } = store.shape();
+    let out_width = queries.heads.saturating_mul(store.shape().value_width());
     let width = queries.heads.saturating_mul(head_dim);
     if layer >= layers
         || kv_heads == 0
@@ -171,7 +173,7 @@ fn check(
         let Span { query_row, out_row, count, start, blocks, .. } = *span;
         let covered = blocks.len() * BLOCK_TOKENS;
         let fits = out_row >= next
-            && end_of(out_row, count, width).is_some_and(|end| end <= out)
+            && end_of(out_row, count, out_width).is_some_and(|end| end <= out)
             && end_of(query_row, count, queries.stride).is_some_and(|end| end <= queries.rows.len())
             && start.checked_add(count).is_some_and(|end| end <= covered)
             && span.needed_blocks().iter().all(|&id| (id as usize) < store.blocks());

@@ -18,7 +18,7 @@ use crate::memory::Shared;
 use crate::mode::ComputeMode;
 use crate::packed::Format;
 use crate::section::Section;
-use crate::shapes::LANES;
+use crate::shapes::{FACTS, GROUP, LANES, SERIAL_ELEMENTS};
 
 /// A product with at most this many multiply-adds is not worth waking other threads for.
 const SERIAL_PRODUCT: usize = 1 << 16;
@@ -92,7 +92,7 @@ impl Kernels {
         for section in matrix.sections() {
             let path = Path::of(section, mode);
             let (pool, inputs) = self.pool_and_inputs();
-            inputs.lay_out(pool, isa, x, k, path.layout())?;
+            inputs.lay_out(pool, isa, (x, m, k), path.layout())?;
             let rows = if m == 1 { x.as_ptr() } else { inputs.plain.as_ptr() };
             let panels = section.panels();
             let per_task = panels_per_task(m, section);
@@ -121,6 +121,100 @@ impl Kernels {
             })?;
         }
         Ok(())
+    }
+
+    /// Multiplies each head of `m` rows by a matrix of its own. A row of `x` begins with `k` inputs for each of the
+    /// matrices. A row of `out` has a head for each of them, all of one width, and each head begins with the `n` outputs;
+    /// the rest of it stays as it is. The matrices have the same shape and weight type. An output's bits depend only on
+    /// its head of `x` and on its weights.
+    pub fn matmul_heads(
+        &mut self,
+        x: &[f32],
+        m: usize,
+        matrices: &[Matrix],
+        out: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let heads = matrices.len();
+        let Some(section) = matrices.first().and_then(|matrix| matrix.sections().first()) else {
+            return Ok(());
+        };
+        if m == 0 {
+            return Ok(());
+        }
+        let (n, k, weight_type) = (section.n(), section.k(), section.weight_type());
+        let (stride, step) = (x.len() / m, out.len() / m / heads);
+        let is_alike = |matrix: &Matrix| match matrix.sections() {
+            [only] => (only.n(), only.k(), only.weight_type()) == (n, k, weight_type),
+            _ => false,
+        };
+        let fits = stride * m == x.len() && heads * step * m == out.len() && step >= n;
+        let fits = fits && k > 0 && stride / heads >= k;
+        if !fits || !matrices.iter().all(is_alike) {
+            let (x, out) = (x.len(), out.len());
+            return Err(KernelError::shape(format!(
+                "{x} inputs, {out} outputs for {heads} heads of {k} → {n}"
+            )));
+        }
+        let (isa, mode) = (self.isa(), self.mode());
+        let path = Path::of(section, mode);
+        let (pool, inputs) = self.pool_and_inputs();
+        // Taken out, because the layout is made from it.
+        let mut by_head = std::mem::take(&mut inputs.by_head);
+        grow(&mut by_head, heads * m * k);
+        let gathered = Shared(by_head.as_mut_ptr());
+        let gather = |head: usize| {
+            // SAFETY: the memory was grown for `heads` pieces of `m · k` elements, and each head has its own.
+            let rows = unsafe { std::slice::from_raw_parts_mut(gathered.get().add(head * m * k), m * k) };
+            for (row, to) in rows.chunks_exact_mut(k).enumerate() {
+                let from = row * stride + head * k;
+                to.copy_from_slice(&x[from..from + k]);
+            }
+        };
+        let gathering = match heads * m * k <= SERIAL_ELEMENTS {
+            true => pool.run(1, |_, _| (0..heads).for_each(gather)),
+            false => pool.run(heads, |head, _| gather(head)),
+        };
+        inputs.ready.clear();
+        let laid_out = gathering
+            .and_then(|()| inputs.lay_out(pool, isa, (&by_head[..heads * m * k], m, k), path.layout()));
+        let rows = if m == 1 { by_head.as_mut_ptr() } else { inputs.plain.as_mut_ptr() };
+        let panels = section.panels();
+        let per_worker = m * MANY_ROW_PANELS * LANES;
+        if matches!(path, Path::Ints(..)) {
+            grow(&mut inputs.waiting, per_worker * pool.threads());
+        }
+        let starts = (Shared(rows), Shared(inputs.codes.as_mut_ptr()), Shared(inputs.facts.as_mut_ptr()));
+        let (pairs, waiting) = (Shared(inputs.pairs.as_mut_ptr()), Shared(inputs.waiting.as_mut_ptr()));
+        let to = Shared(out.as_mut_ptr());
+        let pieces = panels.div_ceil(MANY_ROW_PANELS);
+        let run = |index: usize, worker: usize| {
+            let (head, first) = (index / pieces, index % pieces * MANY_ROW_PANELS);
+            let (before, padded) = (head * m, if let Path::Ints(_, padded) = path { padded } else { 0 });
+            let task = Task {
+                path,
+                isa,
+                section: &matrices[head].sections()[0],
+                plain: Shared(starts.0.get().wrapping_add(before * k)),
+                codes: Shared(starts.1.get().wrapping_add(before * padded / 4)),
+                facts: Shared(starts.2.get().wrapping_add(before * padded / GROUP * FACTS)),
+                pairs: Shared(pairs.get().wrapping_add(before * k.div_ceil(2))),
+                waiting: Shared(waiting.get()),
+                per_worker,
+                m,
+                out: Shared(to.get().wrapping_add(head * step)),
+                out_stride: heads * step,
+                accumulate: false,
+            };
+            task.run(worker, first, MANY_ROW_PANELS.min(panels - first));
+        };
+        let tasks = heads * pieces;
+        let work = heads.saturating_mul(m).saturating_mul(n).saturating_mul(k);
+        let done = laid_out.and_then(|()| match work <= SERIAL_PRODUCT {
+            true => pool.run(1, |_, worker| (0..tasks).for_each(|index| run(index, worker))),
+            false => pool.run_in_stretches(tasks, run),
+        });
+        inputs.by_head = by_head;
+        done
     }
 }
 

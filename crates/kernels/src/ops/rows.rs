@@ -230,6 +230,36 @@ impl Kernels {
         })
     }
 
+    /// Rotates the first `2 · table.half` elements of heads of each row by the row's position, in place. A row has `stride`
+    /// elements; the heads begin at `columns.first`.
+    pub fn rotate_heads(
+        &mut self,
+        rows: &mut [f32],
+        stride: usize,
+        columns: HeadColumns,
+        positions: &[usize],
+        table: &RopeTable,
+    ) -> Result<(), KernelError> {
+        let HeadColumns { first, heads, head_dim } = columns;
+        let width = heads.saturating_mul(head_dim);
+        let fits = positions.len().checked_mul(stride) == Some(rows.len())
+            && head_dim > 0
+            && first.checked_add(width).is_some_and(|end| end <= stride)
+            && table.half * 2 <= head_dim
+            && positions.iter().all(|&position| table.at(position).is_some());
+        if !fits {
+            let found = positions.len();
+            return Err(KernelError::shape(format!("rotation of {heads} heads of {head_dim}, {found} rows")));
+        }
+        let isa = self.isa;
+        self.each_row(positions.len(), stride, rows, |row, out| {
+            let Some((cos, sin)) = table.at(positions[row]) else { return };
+            for head in out[first..first + width].chunks_exact_mut(head_dim) {
+                dispatch!(isa, rope_head(head, &HeadRow { norm: None, eps: 0.0, cos, sin }));
+            }
+        })
+    }
+
     /// Normalizes heads of each row in place. A row has `stride` elements; `columns.heads` heads of `columns.head_dim`
     /// elements begin at `columns.first`. `weight` holds the factors of one head, which all heads share, or those of all
     /// heads.

@@ -6,7 +6,7 @@ use headrace_checkpoint::{
     BertConfig, EncoderBody, EncoderCheckpoint, EncoderConfig, HiddenAct, ModernBertConfig, Pooling,
     ScoreActivation, ScoreHead,
 };
-use headrace_kernels::attention::{KvShape, KvStore, KvType};
+use headrace_kernels::attention::{KvShape, KvStore, KvType, KvValues};
 use headrace_kernels::encode::EncodeShape;
 use headrace_kernels::forward::ForwardShape;
 use headrace_kernels::pool::{Pool, Workers};
@@ -151,7 +151,7 @@ impl Encoder {
 
 /// Shape of the keys and values of one layer, whose heads divide the hidden size.
 fn kv_shape(heads: usize, hidden: usize) -> KvShape {
-    KvShape { layers: 1, kv_heads: heads, head_dim: hidden / heads.max(1) }
+    KvShape { layers: 1, kv_heads: heads, head_dim: hidden / heads.max(1), values: KvValues::Own }
 }
 
 fn activation(act: HiddenAct) -> Activation {
