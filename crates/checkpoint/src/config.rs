@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 
 use crate::config_file::CONFIG_FILE;
-use crate::decoder::{Architecture, ModelConfig, families};
+use crate::decoder::{Architecture, ModelConfig, families, refusal_reason};
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
 use crate::json::parse_object;
@@ -92,11 +92,13 @@ fn class<'a>(fields: &Fields<'a>) -> Result<&'a str, CheckpointError> {
 }
 
 fn architecture(fields: &Fields<'_>, name: &str) -> Result<Architecture, CheckpointError> {
-    let architecture = Architecture::from_hf_name(name).ok_or_else(|| {
-        CheckpointError::UnsupportedArchitecture { found: shown(name), supported: Architecture::SUPPORTED }
-    })?;
+    let architecture =
+        Architecture::from_hf_name(name).ok_or_else(|| CheckpointError::UnsupportedArchitecture {
+            found: with_reason(name),
+            supported: Architecture::SUPPORTED,
+        })?;
     match fields.text("model_type")? {
-        Some(other) if other != architecture.model_type() => {
+        Some(other) if !architecture.has_model_type(other) => {
             let problem = format!(
                 "\"{}\" contradicts architectures, which says {}",
                 shown(other),
@@ -105,6 +107,14 @@ fn architecture(fields: &Fields<'_>, name: &str) -> Result<Architecture, Checkpo
             Err(fields.problem("model_type", problem))
         }
         _ => Ok(architecture),
+    }
+}
+
+/// The name of a class that is not computed, with the reason if it is known.
+fn with_reason(class: &str) -> String {
+    match refusal_reason(class) {
+        Some(reason) => format!("{} ({reason})", shown(class)),
+        None => shown(class),
     }
 }
 

@@ -4,8 +4,11 @@
 mod architecture;
 pub(crate) mod families;
 mod feed;
+mod latent;
 mod layer;
+mod norm;
 mod recurrent;
+mod refused;
 mod source;
 mod uniform;
 
@@ -14,10 +17,11 @@ pub use feed::{
     ExpertActivation, ExpertConfig, ExpertGroups, ExpertMixture, FeedActivation, FeedForward, GatedFeed,
     LatentProjection, PlainFeed, RoutingConfig, ScoreKind, SharedExpert,
 };
-pub use layer::{
-    AttentionConfig, HeadNorm, LayerConfig, LayerRotary, MixerConfig, NormConfig, NormKind, QueryGrowth,
-};
+pub use latent::{LatentConfig, LatentQuery, ScoreGrowth};
+pub use layer::{AttentionConfig, LayerConfig, LayerRotary, MixerConfig, QueryGrowth};
+pub use norm::{HeadNorm, NormConfig, NormKind};
 pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, ShortConvConfig};
+pub(crate) use refused::reason as refusal_reason;
 pub use source::{LinearConfig, RotaryPairs, RowPick, RowSource, SizeField, TensorSpec};
 pub use uniform::UniformConfig;
 

@@ -69,6 +69,8 @@ pub const MAX_EXPERTS: usize = 1_024;
 pub const MAX_HEAD_DIM: usize = 1_024;
 /// Most taps of a short convolution.
 pub const MAX_CONVOLUTION_TAPS: usize = 17;
+/// Largest compressed row of latent attention, of a token's keys and values or of its queries, in elements.
+pub const MAX_LATENT_DIM: usize = 1 << 12;
 /// Largest vocabulary, in ids.
 pub const MAX_VOCAB_SIZE: usize = 1 << 22;
 /// Longest context, in positions.

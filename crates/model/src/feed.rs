@@ -48,13 +48,13 @@ pub(crate) struct ExpertMixture {
     /// `experts × hidden`, in f32.
     pub(crate) router: Matrix,
     pub(crate) routing: RoutingRule,
-    pub(crate) latent: Option<LatentWeights>,
+    pub(crate) latent: Option<ProjectedExperts>,
     pub(crate) experts: Vec<ExpertWeights>,
     pub(crate) shared: Option<SharedNetwork>,
 }
 
 /// The projections around the experts.
-pub(crate) struct LatentWeights {
+pub(crate) struct ProjectedExperts {
     /// `latent × hidden`.
     pub(crate) input: Matrix,
     /// `hidden × latent`.

@@ -43,6 +43,7 @@ pub(crate) struct HeadNorm {
 /// How positions exchange information.
 pub(crate) enum MixerWeights {
     Attention(AttentionWeights),
+    Latent(LatentWeights),
     ShortConv(ShortConvWeights),
     Delta(Box<DeltaWeights>),
     Mamba(Box<MambaWeights>),
@@ -55,6 +56,7 @@ impl MixerWeights {
     pub(crate) fn output(&self) -> Option<&Matrix> {
         match self {
             MixerWeights::Attention(attention) => Some(&attention.output),
+            MixerWeights::Latent(latent) => Some(&latent.output),
             MixerWeights::ShortConv(mixer) => Some(&mixer.output),
             MixerWeights::Delta(mixer) => Some(&mixer.output),
             MixerWeights::Mamba(mixer) => Some(&mixer.output),
@@ -66,6 +68,7 @@ impl MixerWeights {
     fn bytes(&self) -> usize {
         match self {
             MixerWeights::Attention(attention) => attention.bytes(),
+            MixerWeights::Latent(latent) => latent.bytes(),
             MixerWeights::ShortConv(mixer) => mixer.bytes(),
             MixerWeights::Delta(mixer) => mixer.bytes(),
             MixerWeights::Mamba(mixer) => mixer.bytes(),
@@ -109,9 +112,43 @@ impl AttentionWeights {
     }
 }
 
+/// Latent attention. A stored row is a latent, then the rotated part of the keys.
+pub(crate) struct LatentWeights {
+    pub(crate) heads: usize,
+    pub(crate) latent_dim: usize,
+    pub(crate) plain_dim: usize,
+    pub(crate) rotary_dim: usize,
+    pub(crate) value_dim: usize,
+    /// `rank × hidden`, and the norm of its output. `None` if queries are not compressed.
+    pub(crate) query_down: Option<(Matrix, NormWeights)>,
+    /// Plain elements of all heads, then rotated ones of all heads: `heads·(plain + rotary) × (rank or hidden)`.
+    pub(crate) query: Matrix,
+    /// Latent, then the rotated part of the keys: `(latent + rotary) × hidden`.
+    pub(crate) row: Matrix,
+    pub(crate) latent_norm: NormWeights,
+    /// For each head `latent × plain`.
+    pub(crate) key: Vec<Matrix>,
+    /// For each head `value × latent`.
+    pub(crate) value: Vec<Matrix>,
+    /// `hidden × heads·value`.
+    pub(crate) output: Matrix,
+    /// Index of the rotary table.
+    pub(crate) table: usize,
+    pub(crate) scale: f32,
+}
+
 impl NormWeights {
     pub(crate) fn bytes(&self) -> usize {
         4 * (self.weight.len() + self.bias.len())
+    }
+}
+
+impl LatentWeights {
+    /// Bytes of all weights.
+    pub(crate) fn bytes(&self) -> usize {
+        let down = self.query_down.as_ref().map_or(0, |(down, norm)| down.bytes() + norm.bytes());
+        let heads: usize = self.key.iter().chain(&self.value).map(Matrix::bytes).sum();
+        down + self.query.bytes() + self.row.bytes() + self.latent_norm.bytes() + heads + self.output.bytes()
     }
 }
 

@@ -49,8 +49,14 @@ impl LayerStep<'_> {
         if count == 0 {
             return Ok(());
         }
-        if let (MixerWeights::Attention(attention), LayerMemory::Keys(kv, spans)) = (&layer.mixer, &memory) {
-            attention.attend(self.kernels, kv, all, (spans, wanted), self.scratch)?;
+        match (&layer.mixer, &memory) {
+            (MixerWeights::Attention(attention), LayerMemory::Keys(kv, spans)) => {
+                attention.attend(self.kernels, kv, all, (spans, wanted), self.scratch)?;
+            }
+            (MixerWeights::Latent(latent), LayerMemory::Keys(kv, spans)) => {
+                latent.attend(self.kernels, kv, (all, count), spans, self.scratch)?;
+            }
+            _ => {}
         }
         if let Some(wanted) = wanted {
             self.keep_wanted(wanted, layer);
@@ -76,6 +82,9 @@ impl LayerStep<'_> {
         match (&layer.mixer, memory) {
             (MixerWeights::Attention(attention), LayerMemory::Keys(kv, _)) => {
                 attention.heads(self.kernels, input, self.rows, self.tables, kv, scratch.projected)
+            }
+            (MixerWeights::Latent(latent), LayerMemory::Keys(kv, _)) => {
+                latent.heads(self.kernels, input, self.rows, self.tables, kv, scratch.latent)
             }
             (MixerWeights::ShortConv(mixer), LayerMemory::State(state)) => {
                 mixer.mix(self.kernels, (input, all), state, &mut scratch)
@@ -253,6 +262,7 @@ impl Layer {
     pub(crate) fn sees(&self) -> Option<Sees> {
         match &self.mixer {
             MixerWeights::Attention(attention) => Some(attention.window.map_or(Sees::Before, Sees::Window)),
+            MixerWeights::Latent(_) => Some(Sees::Before),
             _ => None,
         }
     }

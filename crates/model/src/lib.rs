@@ -10,6 +10,7 @@ mod error;
 mod experts;
 mod feed;
 mod kv_plan;
+mod latent;
 mod layer;
 mod layer_step;
 mod load;

@@ -1,7 +1,7 @@
 //! The stores of keys and values, and the memory of a model before it is loaded, so that a caller can size the KV pool.
 //! Must not know: how much memory the machine has.
 
-use headrace_checkpoint::decoder::LayerConfig;
+use headrace_checkpoint::decoder::{LayerConfig, MixerConfig};
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::KernelError;
 use headrace_kernels::attention::{KvShape, KvStore, KvType, KvValues};
@@ -34,7 +34,7 @@ struct LayerPlace {
 }
 
 /// The heads of the layers of one store.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct StoreShape {
     shape: KvShape,
     in_window: bool,
@@ -89,8 +89,9 @@ pub(crate) fn group_window(config: &ModelConfig) -> Option<usize> {
 }
 
 /// What the layers without a window keep.
-pub(crate) fn full_kind(_config: &ModelConfig) -> KvGroupKind {
-    KvGroupKind::Full
+pub(crate) fn full_kind(config: &ModelConfig) -> KvGroupKind {
+    let is_latent = |layer: &LayerConfig| matches!(layer.mixer, MixerConfig::Latent(_));
+    if config.layers.iter().any(is_latent) { KvGroupKind::Latent } else { KvGroupKind::Full }
 }
 
 fn window_of(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
@@ -102,18 +103,17 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Optio
     let mut shapes: Vec<StoreShape> = Vec::new();
     let mut places = Vec::with_capacity(config.layers.len());
     for layer in &config.layers {
-        let Some(attention) = layer.mixer.attention() else {
+        let Some(shape) = layer_shape(&layer.mixer) else {
             places.push(None);
             continue;
         };
-        let (kv_heads, head_dim) = (attention.kv_heads, attention.head_dim);
         let in_window = kept == KeptLayers::All && window_of(config, layer).is_some();
+        let wanted = StoreShape { shape, in_window };
         let alike = |known: &StoreShape| {
-            (known.shape.kv_heads, known.shape.head_dim, known.in_window) == (kv_heads, head_dim, in_window)
+            StoreShape { shape: KvShape { layers: 0, ..known.shape }, ..*known } == wanted
         };
         let store = shapes.iter().position(alike).unwrap_or_else(|| {
-            let shape = KvShape { layers: 0, kv_heads, head_dim, values: KvValues::Own };
-            shapes.push(StoreShape { shape, in_window });
+            shapes.push(wanted);
             shapes.len() - 1
         });
         if let Some(StoreShape { shape, .. }) = shapes.get_mut(store) {
@@ -126,6 +126,25 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Optio
         }
     }
     (shapes, places)
+}
+
+/// The shape of the keys and values of one layer, in a store without layers. `None` for layers without any.
+fn layer_shape(mixer: &MixerConfig) -> Option<KvShape> {
+    match mixer {
+        MixerConfig::Attention(attention) => Some(KvShape {
+            layers: 0,
+            kv_heads: attention.kv_heads,
+            head_dim: attention.head_dim,
+            values: KvValues::Own,
+        }),
+        MixerConfig::Latent(latent) => Some(KvShape {
+            layers: 0,
+            kv_heads: 1,
+            head_dim: latent.row_width(),
+            values: KvValues::FirstOfKeys(latent.latent_dim),
+        }),
+        _ => None,
+    }
 }
 
 /// KV bytes per block of 16 tokens, over the layers of one cache group.

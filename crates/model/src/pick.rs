@@ -24,6 +24,12 @@ pub(crate) fn picked<'t>(
             let columns = *source.tensor.shape.last()?;
             Cow::Owned(transposed(&part, element_bytes?, columns, (first, step, count))?)
         }
+        RowPick::Columns { first, count } => {
+            let columns = *source.tensor.shape.last()?;
+            let slice =
+                part.get(first.checked_mul(row_bytes)?..first.checked_add(count)?.checked_mul(row_bytes)?)?;
+            Cow::Owned(transposed(slice, element_bytes?, columns, (0, 1, columns))?)
+        }
     };
     match source.pairs {
         None => Some(rows),
@@ -37,6 +43,7 @@ pub(crate) fn picked<'t>(
 fn row_bytes_after(source: &RowSource, row_bytes: usize, element_bytes: Option<usize>) -> Option<usize> {
     match source.pick {
         RowPick::Transposed { .. } => source.tensor.shape.iter().rev().nth(1)?.checked_mul(element_bytes?),
+        RowPick::Columns { count, .. } => count.checked_mul(element_bytes?),
         RowPick::All | RowPick::Grouped { .. } => Some(row_bytes),
     }
 }
@@ -151,6 +158,16 @@ mod tests {
         let taken = picked(&Cow::Borrowed(&bytes[..]), &column, (2, Some(1))).unwrap();
         assert_eq!(&taken[..], [10, 11, 12, 13, 14, 15]);
         assert_eq!(picked(&Cow::Borrowed(&bytes[..]), &column, (2, None)), None, "blocks are not transposed");
+        // The columns of rows 2 and 3.
+        let columns = |first, count| source(&[6, 2], RowPick::Columns { first, count }, None);
+        let taken = picked(&Cow::Borrowed(&bytes[..]), &columns(2, 2), (2, Some(1))).unwrap();
+        assert_eq!(&taken[..], [2, 3, 12, 13]);
+        assert_eq!(picked(&Cow::Borrowed(&bytes[..]), &columns(2, 2), (2, None)), None, "no blocks either");
+        assert_eq!(
+            picked(&Cow::Borrowed(&bytes[..]), &columns(5, 2), (2, Some(1))),
+            None,
+            "out of the tensor"
+        );
         for pick in [grouped(4, 0, 4), grouped(6, 4, 3), grouped(0, 0, 0)] {
             assert_eq!(picked(&Cow::Borrowed(&bytes[..]), &source(&[6, 2], pick, None), (2, Some(1))), None);
         }

@@ -27,6 +27,24 @@ pub(crate) struct Scratch {
     pub(crate) mixed: Vec<f32>,
     /// Memory of the experts' computation.
     pub(crate) experts: ExpertScratch,
+    /// Memory of latent attention.
+    pub(crate) latent: LatentScratch,
+}
+
+/// Memory of latent attention, reused between steps.
+#[derive(Default)]
+pub(crate) struct LatentScratch {
+    /// Rows to store, `rows × (latent + rotary)`.
+    pub(crate) rows: Vec<f32>,
+    /// Compressed queries, `rows × rank`, and the same normalized.
+    pub(crate) low: Vec<f32>,
+    pub(crate) low_normed: Vec<f32>,
+    /// Projected queries: plain elements of all heads, then rotated ones, `rows × heads·(plain + rotary)`.
+    pub(crate) projected: Vec<f32>,
+    /// Queries in the space of the stored rows, `rows × heads·(latent + rotary)`.
+    pub(crate) queries: Vec<f32>,
+    /// Weighted sums of latents, `rows × heads·latent`.
+    pub(crate) summed: Vec<f32>,
 }
 
 /// Memory of the computation, reused between steps.

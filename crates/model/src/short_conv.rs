@@ -4,7 +4,7 @@
 use headrace_kernels::matrix::Matrix;
 use headrace_kernels::{Convolution, KernelError, Kernels, Projections, Write};
 
-use crate::scratch::{Scratch, room};
+use crate::scratch::{LatentScratch, Scratch, room};
 use crate::states::LayerState;
 
 /// A depthwise convolution. See [`headrace_checkpoint::decoder::ConvolutionConfig`].
@@ -62,7 +62,7 @@ impl ShortConvWeights {
     }
 }
 
-/// Memory of a recurrent mixer, reused between steps.
+/// Memory of a mixer, reused between steps.
 pub(crate) struct MixScratch<'a> {
     /// The projections of the input.
     pub(crate) projected: &'a mut Vec<f32>,
@@ -72,13 +72,15 @@ pub(crate) struct MixScratch<'a> {
     pub(crate) unnormed: &'a mut Vec<f32>,
     /// The outputs of the mixer, before its projection.
     pub(crate) out: &'a mut Vec<f32>,
+    /// Memory of latent attention.
+    pub(crate) latent: &'a mut LatentScratch,
 }
 
 impl Scratch {
     /// Returns the input of a mixer, which is the stream or its norm, and the memory that the mixer writes.
     pub(crate) fn for_mixer(&mut self, is_normed: bool) -> (&mut Vec<f32>, MixScratch<'_>) {
-        let Scratch { stream, normed, qkv, convolved, unnormed, attended, .. } = self;
-        let memory = MixScratch { projected: qkv, convolved, unnormed, out: attended };
+        let Scratch { stream, normed, qkv, convolved, unnormed, attended, latent, .. } = self;
+        let memory = MixScratch { projected: qkv, convolved, unnormed, out: attended, latent };
         (if is_normed { normed } else { stream }, memory)
     }
 }

@@ -97,6 +97,6 @@ fn shape(layer: &LayerConfig) -> Option<StateShape> {
             value_dim: mixer.head_dim,
             ..of(&mixer.convolution)
         },
-        MixerConfig::Attention(_) | MixerConfig::None => return None,
+        MixerConfig::Attention(_) | MixerConfig::Latent(_) | MixerConfig::None => return None,
     })
 }

@@ -10,15 +10,15 @@ use headrace_checkpoint::decoder::{
 use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::pool::Pool;
-use headrace_kernels::{Activation, RowNorm};
+use headrace_kernels::{Activation, RowNorm, math};
 use headrace_quant::BlockType;
 
 use crate::error::ModelError;
 use crate::feed::{
-    ExpertActivation, ExpertMixture, ExpertWeights, FeedWeights, LatentWeights, RoutingRule, ScoreRule,
+    ExpertActivation, ExpertMixture, ExpertWeights, FeedWeights, ProjectedExperts, RoutingRule, ScoreRule,
     SharedNetwork,
 };
-use crate::layer::{AttentionWeights, HeadNorm, Layer, MixerWeights, NormWeights};
+use crate::layer::{AttentionWeights, HeadNorm, LatentWeights, Layer, MixerWeights, NormWeights};
 use crate::pick::picked;
 use crate::quantize::{self, Role};
 
@@ -164,6 +164,7 @@ impl<'a> Loader<'a> {
         let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
         let mixer = match &config.mixer {
             MixerConfig::Attention(attention) => MixerWeights::Attention(self.attention(attention)?),
+            MixerConfig::Latent(latent) => MixerWeights::Latent(self.latent(latent)?),
             MixerConfig::ShortConv(mixer) => MixerWeights::ShortConv(self.short_conv(mixer)?),
             MixerConfig::Delta(mixer) => MixerWeights::Delta(Box::new(self.delta(mixer)?)),
             MixerConfig::Mamba(mixer) => MixerWeights::Mamba(Box::new(self.mamba(mixer)?)),
@@ -213,6 +214,36 @@ impl<'a> Loader<'a> {
         })
     }
 
+    fn latent(&mut self, config: &decoder::LatentConfig) -> Result<LatentWeights, ModelError> {
+        let decoder::LatentQuery { compressed, plain, rotary } = &config.query;
+        let query_down = match compressed {
+            None => None,
+            Some((down, norm)) => Some((self.packed(&[down], Role::Inner)?, self.norm(norm)?)),
+        };
+        let grown =
+            config.score_growth.map_or(1.0, |growth| 0.1 * growth.mscale * math::ln(growth.factor) + 1.0);
+        let mut each = |heads: &[LinearConfig]| {
+            heads.iter().map(|head| self.packed(&[head], Role::Inner)).collect::<Result<Vec<_>, _>>()
+        };
+        let (key, value) = (each(&config.key)?, each(&config.value)?);
+        Ok(LatentWeights {
+            heads: config.heads,
+            latent_dim: config.latent_dim,
+            plain_dim: config.plain_dim,
+            rotary_dim: config.rotary_dim,
+            value_dim: config.value_dim,
+            query_down,
+            query: self.packed(&[plain, rotary], Role::Inner)?,
+            row: self.packed(&[&config.latent, &config.key_rotary], Role::Inner)?,
+            latent_norm: self.norm(&config.latent_norm)?,
+            key,
+            value,
+            output: self.packed(&[&config.output], Role::Inner)?,
+            table: config.table,
+            scale: (f64::from(config.scale) * grown * grown) as f32,
+        })
+    }
+
     fn feed(&mut self, config: &FeedForward) -> Result<FeedWeights, ModelError> {
         Ok(match config {
             FeedForward::Gated(feed) => FeedWeights::Gated {
@@ -243,7 +274,7 @@ impl<'a> Loader<'a> {
         let routing = self.routing(&config.routing, config.experts.len())?;
         let latent = match &config.latent {
             None => None,
-            Some(latent) => Some(LatentWeights {
+            Some(latent) => Some(ProjectedExperts {
                 input: self.packed(&[&latent.input], Role::Inner)?,
                 output: self.packed(&[&latent.output], Role::Inner)?,
             }),

@@ -53,6 +53,51 @@ fn checkpoint() -> Checkpoint {
             tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
     }
+    random_weights(&config, tensors)
+}
+
+/// A small DeepSeek V3 without experts, with random bf16 weights.
+fn latent_checkpoint() -> Checkpoint {
+    const RANK: usize = 96;
+    const PLAIN: usize = 32;
+    const ROTARY: usize = 16;
+    const VALUE: usize = 48;
+    let config = serde_json::json!({
+        "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "q_lora_rank": RANK, "kv_lora_rank": RANK,
+        "qk_nope_head_dim": PLAIN, "qk_rope_head_dim": ROTARY, "v_head_dim": VALUE, "n_routed_experts": 2,
+        "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16,
+        "first_k_dense_replace": LAYERS, "intermediate_size": INNER, "vocab_size": VOCAB,
+        "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "tie_word_embeddings": true,
+        "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1,
+    });
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![VOCAB, HIDDEN]),
+        ("model.norm.weight".to_owned(), vec![HIDDEN]),
+    ];
+    for layer in 0..LAYERS {
+        for (name, shape) in [
+            ("input_layernorm", vec![HIDDEN]),
+            ("self_attn.q_a_proj", vec![RANK, HIDDEN]),
+            ("self_attn.q_a_layernorm", vec![RANK]),
+            ("self_attn.q_b_proj", vec![HEADS * (PLAIN + ROTARY), RANK]),
+            ("self_attn.kv_a_proj_with_mqa", vec![RANK + ROTARY, HIDDEN]),
+            ("self_attn.kv_a_layernorm", vec![RANK]),
+            ("self_attn.kv_b_proj", vec![HEADS * (PLAIN + VALUE), RANK]),
+            ("self_attn.o_proj", vec![HIDDEN, HEADS * VALUE]),
+            ("post_attention_layernorm", vec![HIDDEN]),
+            ("mlp.gate_proj", vec![INNER, HIDDEN]),
+            ("mlp.up_proj", vec![INNER, HIDDEN]),
+            ("mlp.down_proj", vec![HIDDEN, INNER]),
+        ] {
+            tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
+        }
+    }
+    random_weights(&config, tensors)
+}
+
+/// A checkpoint of these tensors with random values.
+fn random_weights(config: &serde_json::Value, tensors: Vec<(String, Vec<usize>)>) -> Checkpoint {
     let (mut header, mut data, mut state) = (serde_json::Map::new(), Vec::new(), 0x9e37_79b9_7f4a_7c15_u64);
     for (name, shape) in tensors {
         let begin = data.len();
@@ -74,7 +119,7 @@ fn checkpoint() -> Checkpoint {
     file.extend(data);
     let tokenizer = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/llama-gqa-untied/tokenizer.json");
     Checkpoint::from_files(vec![
-        ("config.json".to_owned(), Cow::Owned(serde_json::to_vec(&config).unwrap())),
+        ("config.json".to_owned(), Cow::Owned(serde_json::to_vec(config).unwrap())),
         ("tokenizer.json".to_owned(), Cow::Owned(std::fs::read(tokenizer).unwrap())),
         ("model.safetensors".to_owned(), Cow::Owned(file)),
     ])
@@ -198,6 +243,30 @@ fn logits_do_not_depend_on_batch_chunks_blocks_or_threads_in_any_format_or_mode(
     // The fingerprint distinguishes every instruction set, mode and KV type.
     let fast = Isa::supported().len() - 1;
     assert!(numerics.len() >= fast * 2 * 4, "{numerics:?}");
+}
+
+#[test]
+fn latent_attention_has_the_same_bits_in_any_mode_and_kv_type() {
+    let checkpoint = latent_checkpoint();
+    for isa in Isa::supported() {
+        for mode in ComputeMode::ALL {
+            for (kv, quantize) in [
+                (KvType::F32, None),
+                (KvType::F16, None),
+                (KvType::Bf16, Some(BlockType::Q8_0)),
+                (KvType::Q8, Some(BlockType::Q4_0)),
+            ] {
+                let way = Way { isa, mode, kv, quantize };
+                let mut one = load(&checkpoint, way, 1);
+                let expected: Vec<_> = (0..4).map(|s| alone(&mut one, s)).collect();
+                assert!(expected.iter().flatten().flatten().all(|&bits| f32::from_bits(bits).is_finite()));
+                for threads in [1, 3] {
+                    let difference = mixed(&mut load(&checkpoint, way, threads), &expected);
+                    assert_eq!(difference, None, "{way:?}, {threads} threads");
+                }
+            }
+        }
+    }
 }
 
 #[test]

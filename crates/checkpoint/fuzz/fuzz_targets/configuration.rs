@@ -14,8 +14,12 @@ fuzz_target!(|bytes: &[u8]| {
         assert!((1..=limits::MAX_LAYERS).contains(&config.layers.len()));
         assert!(config.final_norm.eps.is_normal());
         assert!(config.rotary.iter().all(|rotary| rotary.rope.theta.is_finite() && rotary.width.is_multiple_of(2)));
-        for attention in config.layers.iter().filter_map(|layer| layer.mixer.attention()) {
-            assert!(attention.heads.is_multiple_of(attention.kv_heads));
+        for layer in &config.layers {
+            match &layer.mixer {
+                MixerConfig::Attention(attention) => assert!(attention.heads.is_multiple_of(attention.kv_heads)),
+                MixerConfig::Latent(latent) => assert_eq!(latent.heads, latent.key.len()),
+                _ => {}
+            }
         }
     }
     for name in ["generation_config.json", "tokenizer_config.json", "model.safetensors.index.json"] {

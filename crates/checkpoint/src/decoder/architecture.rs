@@ -73,6 +73,14 @@ pub enum Architecture {
     GraniteHybrid,
     /// `NemotronHForCausalLM`: Mamba2, attention and feed-forward networks, each a layer of its own.
     NemotronH,
+    /// `DeepseekV2ForCausalLM`, also of V2-Lite.
+    DeepseekV2,
+    /// `DeepseekV3ForCausalLM`, also of Kimi K2.
+    DeepseekV3,
+    /// `Glm4MoeLiteForCausalLM`: GLM-4.7-Flash.
+    Glm4MoeLite,
+    /// `Glm4MoeForCausalLM`: GLM-4.5 to 4.7.
+    Glm4Moe,
 }
 
 /// The names and defaults of an architecture.
@@ -155,6 +163,14 @@ const ALL: &[ArchitectureNames] = &[
     .of("Granite 4 Micro, Tiny and Small, hybrid or not"),
     named(Architecture::NemotronH, "NemotronHForCausalLM", "nemotron_h", "nemotron_h", 4_096)
         .of("Nemotron-H, Nemotron Nano 2, Nemotron 3 Nano"),
+    named(Architecture::DeepseekV2, "DeepseekV2ForCausalLM", "deepseek_v2", "deepseek2", 2_048)
+        .of("DeepSeek V2, V2-Lite, Coder V2"),
+    named(Architecture::DeepseekV3, "DeepseekV3ForCausalLM", "deepseek_v3", "deepseek2", 4_096)
+        .of("DeepSeek V3, R1, V3.1, Kimi K2, Moonlight"),
+    named(Architecture::Glm4MoeLite, "Glm4MoeLiteForCausalLM", "glm4_moe_lite", "deepseek2", 202_752)
+        .of("GLM-4.7-Flash"),
+    named(Architecture::Glm4Moe, "Glm4MoeForCausalLM", "glm4_moe", "glm4moe", 131_072)
+        .of("GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7"),
 ];
 
 /// Architectures that GGUF files are read of.
@@ -167,6 +183,9 @@ const WITH_TEXT_MODEL: &[&str] = &[
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
 ];
+
+/// Further values of `model_type` that files of a class have.
+const OTHER_MODEL_TYPES: &[(&str, Architecture)] = &[("kimi_k2", Architecture::DeepseekV3)];
 
 const fn named(
     architecture: Architecture,
@@ -244,6 +263,11 @@ impl Architecture {
         self.names().model_type
     }
 
+    /// Whether files of this class may have this `model_type`.
+    pub(crate) fn has_model_type(self, name: &str) -> bool {
+        self.model_type() == name || OTHER_MODEL_TYPES.contains(&(name, self))
+    }
+
     /// `max_position_embeddings` if a configuration gives none.
     pub(crate) fn default_positions(self) -> usize {
         self.names().positions
@@ -269,5 +293,7 @@ mod tests {
         }
         assert_eq!(Architecture::from_gguf_name("qwen3"), Some(Architecture::Qwen3));
         assert_eq!(Architecture::from_hf_name("GptForCausalLM"), None);
+        assert!(Architecture::DeepseekV3.has_model_type("kimi_k2"));
+        assert!(!Architecture::DeepseekV2.has_model_type("kimi_k2"));
     }
 }

@@ -1,6 +1,7 @@
 //! Reads the configuration of each architecture into a list of layers. One file for each line of models, which reads
 //! like its paper.
 
+mod deepseek;
 mod facts;
 mod gemma;
 mod gpt;
@@ -65,6 +66,10 @@ pub(crate) fn read(
         Architecture::Qwen3Next => qwen_hybrid::next(&fields),
         Architecture::GraniteHybrid => granite_hybrid::read(&fields),
         Architecture::NemotronH => nemotron_h::read(&fields),
+        Architecture::DeepseekV2 => deepseek::second(&fields),
+        Architecture::DeepseekV3 => deepseek::third(&fields),
+        Architecture::Glm4MoeLite => deepseek::glm_flash(&fields),
+        Architecture::Glm4Moe => deepseek::glm(&fields),
     }?;
     facts::refuse_unread(&fields, &known)?;
     Ok(config)

@@ -2,60 +2,10 @@
 //! weights. Must not know architectures.
 
 use super::feed::FeedForward;
+use super::latent::LatentConfig;
+use super::norm::{HeadNorm, NormConfig};
 use super::recurrent::{DeltaConfig, MambaConfig, ShortConvConfig};
 use super::source::{LinearConfig, RowSource, TensorSpec};
-
-/// The statistics that a norm divides by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NormKind {
-    /// Root mean square (Zhang and Sennrich 2019, arXiv 1910.07467).
-    Rms,
-    /// Mean and variance (Ba, Kiros and Hinton 2016, arXiv 1607.06450).
-    Layer,
-}
-
-/// A norm over the whole width of a row.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NormConfig {
-    /// The statistics.
-    pub kind: NormKind,
-    /// Added to the variance. Positive.
-    pub eps: f32,
-    /// Elements of a row.
-    pub width: usize,
-    /// One factor for each element. `None` means 1 for all.
-    pub weight: Option<RowSource>,
-    /// One addend for each element.
-    pub bias: Option<RowSource>,
-    /// Whether the checkpoint stores `weight − 1`.
-    pub plus_one: bool,
-}
-
-impl NormConfig {
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        list.extend(self.weight.iter().chain(&self.bias).map(|source| &source.tensor));
-    }
-}
-
-/// A norm over queries, keys or values.
-#[derive(Debug, Clone, PartialEq)]
-pub enum HeadNorm {
-    /// Over each head by itself, with the same weights for all heads.
-    Head(NormConfig),
-    /// Over each head by itself, with weights of its own for every head: `width` is that of all heads together.
-    EachHead(NormConfig),
-    /// Over all heads together.
-    Whole(NormConfig),
-}
-
-impl HeadNorm {
-    /// The norm's weights and statistics.
-    pub fn norm(&self) -> &NormConfig {
-        match self {
-            Self::Head(norm) | Self::EachHead(norm) | Self::Whole(norm) => norm,
-        }
-    }
-}
 
 /// A layer: a mixer over positions, and a feed-forward network on each position.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,6 +36,8 @@ pub struct LayerConfig {
 pub enum MixerConfig {
     /// Softmax attention over keys and values.
     Attention(Box<AttentionConfig>),
+    /// Softmax attention over one compressed row for each token.
+    Latent(Box<LatentConfig>),
     /// A short convolution.
     ShortConv(Box<ShortConvConfig>),
     /// The gated delta rule.
@@ -97,7 +49,7 @@ pub enum MixerConfig {
 }
 
 impl MixerConfig {
-    /// The attention, if the mixer is one.
+    /// The grouped-query attention, if the mixer is one.
     pub fn attention(&self) -> Option<&AttentionConfig> {
         match self {
             Self::Attention(attention) => Some(attention),
@@ -109,6 +61,7 @@ impl MixerConfig {
     fn matrices(&self) -> Vec<Vec<&LinearConfig>> {
         match self {
             Self::Attention(attention) => vec![attention.inputs(), vec![&attention.output]],
+            Self::Latent(latent) => latent.matrices(),
             Self::ShortConv(mixer) => vec![vec![&mixer.input], vec![&mixer.output]],
             Self::Delta(mixer) => vec![mixer.inputs(), vec![&mixer.output]],
             Self::Mamba(mixer) => vec![vec![&mixer.input], vec![&mixer.output]],
@@ -182,6 +135,7 @@ impl LayerConfig {
         norms.into_iter().flatten().for_each(|norm| norm.each_tensor(&mut list));
         match &self.mixer {
             MixerConfig::Attention(attention) => attention.each_tensor(&mut list),
+            MixerConfig::Latent(latent) => latent.each_tensor(&mut list),
             MixerConfig::ShortConv(mixer) => mixer.each_tensor(&mut list),
             MixerConfig::Delta(mixer) => mixer.each_tensor(&mut list),
             MixerConfig::Mamba(mixer) => mixer.each_tensor(&mut list),

@@ -1,7 +1,7 @@
 //! Mixers that keep a state of fixed size instead of keys and values: short convolutions, the gated delta rule and Mamba2.
 //! Must not know architectures.
 
-use super::layer::NormConfig;
+use super::norm::NormConfig;
 use super::source::{LinearConfig, RowSource, TensorSpec};
 
 /// A depthwise causal convolution over the tokens of a sequence.

@@ -67,6 +67,14 @@ pub enum RowPick {
         /// Columns taken.
         count: usize,
     },
+    /// Takes all columns of the rows from `first` on, each as a row of `count` weights: a slice of a fused tensor that is
+    /// applied transposed.
+    Columns {
+        /// First row of the slice.
+        first: usize,
+        /// Rows of the slice.
+        count: usize,
+    },
 }
 
 /// Rows of a stored tensor: a matrix, or a vector whose elements count as rows.

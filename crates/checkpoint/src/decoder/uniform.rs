@@ -2,7 +2,8 @@
 //! (Touvron and others 2023, arXiv 2307.09288; Yang and others 2024, arXiv 2407.10671; 2025, arXiv 2505.09388).
 
 use super::feed::{FeedActivation, FeedForward, GatedFeed};
-use super::layer::{AttentionConfig, HeadNorm, LayerConfig, LayerRotary, MixerConfig, NormConfig, NormKind};
+use super::layer::{AttentionConfig, LayerConfig, LayerRotary, MixerConfig};
+use super::norm::{HeadNorm, NormConfig, NormKind};
 use super::source::{LinearConfig, RowSource, SizeField};
 use super::{Architecture, EmbeddingConfig, HeadConfig, ModelConfig, RotaryConfig};
 use crate::rope::Rope;

@@ -13,6 +13,8 @@ mod gguf;
 #[cfg(test)]
 mod gguf_hostile;
 #[cfg(test)]
+mod latents;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod support;

@@ -17,6 +17,11 @@ SIZES = dict(vocab_size=192, hidden_size=48, num_attention_heads=4, intermediate
 GROUPED = dict(num_key_value_heads=2)
 EXPERTS = dict(num_experts=6, num_experts_per_tok=2)
 
+# Widths that are no multiples of 16, and odd ones. The class of DeepSeek V2 takes only even ones.
+LATENT = dict(num_key_value_heads=None, kv_lora_rank=27, qk_nope_head_dim=13, qk_rope_head_dim=6, v_head_dim=11,
+              n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=20, first_k_dense_replace=1)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=64, beta_fast=32, beta_slow=1)
+
 MODELS = {
     "cohere": ("Cohere", dict(GROUPED, logit_scale=0.25, use_qk_norm=True)),
     "cohere2": ("Cohere2", dict(GROUPED, logit_scale=0.25, sliding_window=11, num_hidden_layers=4)),
@@ -57,6 +62,18 @@ MODELS = {
         EXPERTS, num_key_value_heads=2, head_dim=16, moe_intermediate_size=24, shared_expert_intermediate_size=40,
         linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8, linear_value_head_dim=20,
         num_hidden_layers=4, mlp_only_layers=[1])),
+    "deepseek-v2": ("DeepseekV2", dict(LATENT, kv_lora_rank=26, qk_nope_head_dim=14, q_lora_rank=21, topk_method="group_limited_greedy", n_group=3, topk_group=2,
+                                       n_shared_experts=2, routed_scaling_factor=3.0, rope_parameters=dict(YARN, mscale=0.707,
+                                                                                                           mscale_all_dim=0.707))),
+    "deepseek-v2-lite": ("DeepseekV2", dict(LATENT, num_attention_heads=3, q_lora_rank=None, topk_method="greedy", n_group=1,
+                                            topk_group=1, n_shared_experts=1, first_k_dense_replace=2, kv_lora_rank=34,
+                                            qk_nope_head_dim=10, qk_rope_head_dim=14, v_head_dim=19)),
+    "deepseek-v3-yarn": ("DeepseekV3", dict(LATENT, q_lora_rank=19, n_group=3, topk_group=2, n_shared_experts=1,
+                                            attention_bias=True, rope_interleave=False, num_mtp_layers=0,
+                                            rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))),
+    "glm4-moe": ("Glm4Moe", dict(GROUPED, head_dim=16, use_qk_norm=True, attention_bias=True, n_routed_experts=6,
+                                 num_experts_per_tok=2, moe_intermediate_size=20, n_group=2, topk_group=1,
+                                 first_k_dense_replace=1, routed_scaling_factor=1.5, num_mtp_layers=0)),
 }
 
 
@@ -70,9 +87,9 @@ def randomize(model, seed):
             else:
                 weight.copy_(noise * 1.2 / weight.shape[-1] ** 0.5)
             weight.copy_(weight.to(torch.bfloat16).float())
-        for name, buffer in model.named_buffers():
+        for name, bias in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
-                buffer.copy_((0.2 * torch.randn(buffer.shape, generator=random)).to(torch.bfloat16).float())
+                bias.copy_((0.2 * torch.randn(bias.shape, generator=random)).to(torch.bfloat16).float())
 
 
 def case(model, ids):

@@ -10,13 +10,17 @@ pub(super) struct LayerFacts<'a> {
     config: &'a ModelConfig,
 }
 
-/// AttentionConfig layers that are alike.
+/// Attention layers that are alike.
 #[derive(PartialEq)]
-struct AttentionKind {
-    heads: usize,
-    kv_heads: usize,
-    head_dim: usize,
+pub(super) struct AttentionKind {
+    pub(super) heads: usize,
+    /// As many as query heads in latent attention.
+    pub(super) kv_heads: usize,
+    /// Elements of a key.
+    pub(super) head_dim: usize,
     window: Option<usize>,
+    /// Elements of the one row that latent attention stores of each token.
+    latent: Option<usize>,
 }
 
 /// Recurrent layers that are alike.
@@ -46,7 +50,7 @@ impl RecurrentKind {
                 let sizes = [mixer.heads, mixer.state_dim, mixer.head_dim];
                 (("Mamba2", "mamba2"), &mixer.convolution, sizes)
             }
-            MixerConfig::Attention(_) | MixerConfig::None => return None,
+            MixerConfig::Attention(_) | MixerConfig::Latent(_) | MixerConfig::None => return None,
         };
         let (channels, taps) = (convolution.channels, convolution.taps);
         Some(Self { names, heads, key_dim, value_dim, channels, taps })
@@ -61,9 +65,7 @@ impl<'a> LayerFacts<'a> {
     /// The kinds of attention, each with the number of its layers, in the order in which they first occur.
     fn kinds(&self) -> Vec<(AttentionKind, usize)> {
         let mut kinds: Vec<(AttentionKind, usize)> = Vec::new();
-        for attention in self.attentions() {
-            let AttentionConfig { heads, kv_heads, head_dim, window, .. } = *attention;
-            let kind = AttentionKind { heads, kv_heads, head_dim, window };
+        for kind in self.attentions() {
             match kinds.iter_mut().find(|(known, _)| *known == kind) {
                 Some((_, count)) => *count += 1,
                 None => kinds.push((kind, 1)),
@@ -72,8 +74,21 @@ impl<'a> LayerFacts<'a> {
         kinds
     }
 
-    fn attentions(&self) -> impl Iterator<Item = &'a AttentionConfig> {
-        self.config.layers.iter().filter_map(|layer: &LayerConfig| layer.mixer.attention())
+    fn attentions(&self) -> impl Iterator<Item = AttentionKind> + 'a {
+        self.config.layers.iter().filter_map(|layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Attention(attention) => {
+                let AttentionConfig { heads, kv_heads, head_dim, window, .. } = **attention;
+                Some(AttentionKind { heads, kv_heads, head_dim, window, latent: None })
+            }
+            MixerConfig::Latent(latent) => Some(AttentionKind {
+                heads: latent.heads,
+                kv_heads: latent.heads,
+                head_dim: latent.plain_dim + latent.rotary_dim,
+                window: None,
+                latent: Some(latent.row_width()),
+            }),
+            _ => None,
+        })
     }
 
     /// The heads of each kind of attention as text.
@@ -81,10 +96,13 @@ impl<'a> LayerFacts<'a> {
         let kinds = self.kinds();
         let several = kinds.len() > 1;
         let each = kinds.iter().map(|(kind, count)| {
-            let AttentionKind { heads, kv_heads, head_dim, window } = kind;
+            let AttentionKind { heads, kv_heads, head_dim, window, latent } = kind;
             let window = window.map_or(String::new(), |window| format!(", a window of {window} tokens"));
             let layers = if several { format!("{count} layers: ") } else { String::new() };
-            format!("{layers}{heads} of {head_dim}, keys and values {kv_heads}{window}")
+            match latent {
+                None => format!("{layers}{heads} of {head_dim}, keys and values {kv_heads}{window}"),
+                Some(row) => format!("{layers}{heads} of {head_dim} over one latent of {row}{window}"),
+            }
         });
         each.collect::<Vec<_>>().join("; ")
     }
@@ -146,7 +164,7 @@ impl<'a> LayerFacts<'a> {
     }
 
     /// A size of the first layer's attention.
-    pub(super) fn first_attention(&self, size: impl Fn(&AttentionConfig) -> usize) -> Option<usize> {
+    pub(super) fn first_attention(&self, size: impl Fn(AttentionKind) -> usize) -> Option<usize> {
         self.attentions().next().map(size)
     }
 
@@ -156,7 +174,7 @@ impl<'a> LayerFacts<'a> {
         let each = kinds.iter().map(|(kind, count)| {
             json!({
                 "layers": count, "heads": kind.heads, "kv_heads": kind.kv_heads, "head_dim": kind.head_dim,
-                "window": kind.window,
+                "window": kind.window, "latent": kind.latent,
             })
         });
         Value::Array(each.collect())

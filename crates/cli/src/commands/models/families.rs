@@ -16,7 +16,8 @@ Any field of `config.json` that would change the arithmetic and is not computed 
 
 Every family is computed in f32 within 1e-3 of transformers' answers, with the same bits in any batch and any cut into
 chunks. Weights may be f32, f16 or bf16, and are quantized at load on request. Windows are masked: the cache keeps all
-keys and values.
+keys and values. Latent attention (DeepSeek, GLM-4.7-Flash) keeps one row of `kv_lora_rank + qk_rope_head_dim` elements
+for each token and layer.
 
 | checkpoints | class | GGUF | GPU |
 |---|---|---|---|
