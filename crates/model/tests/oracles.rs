@@ -399,7 +399,7 @@ fn a_sequence_continues_from_the_copy_of_a_state_with_the_same_bits() {
 #[test]
 fn a_chunk_without_a_slot_is_refused() {
     let mut model = load(&checkpoint(&data("lfm2"), "config.json"), Isa::best(), 1);
-    let tables = BlockTables::same(&[0]);
+    let tables = BlockTables { states: None, ..BlockTables::same(&[0]) };
     let chunk = SequenceChunk { tokens: &[5], start: 0, tables, logits: LogitsWanted::Last };
     let error = model.step(&[chunk], &mut Logits::default()).unwrap_err();
     assert!(error.to_string().contains("no slot for its state"), "{error}");
