@@ -8,5 +8,5 @@ mod states;
 
 pub use attention::Queries;
 pub use product::Write;
-pub use rows::{GroupNorm, HeadColumns, HeadRows, Projections, RopeTable};
-pub use states::{Convolution, Recurrence, RecurrenceRule};
+pub use rows::{GroupNorm, HeadColumns, HeadRows, ProjectedRows, RopeTable};
+pub use states::{HeadRecurrence, RecurrenceRule, ShortConvolution};

@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail by panicking")]
 
 use headrace_kernels::states::{StatePlan, StateShape, StateSpan, StateStore};
-use headrace_kernels::{Convolution, Isa, KernelError, Kernels, Projections, Recurrence, RecurrenceRule};
+use headrace_kernels::{
+    HeadRecurrence, Isa, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution,
+};
 use headrace_kv_layout::{BLOCK_TOKENS, StateCopy, StateSlots};
 use proptest::prelude::*;
 
@@ -92,8 +94,8 @@ impl Case {
         self.shape.heads / self.sharing * self.shape.key_dim
     }
 
-    fn convolution(&self) -> Convolution<'_> {
-        Convolution {
+    fn convolution(&self) -> ShortConvolution<'_> {
+        ShortConvolution {
             input: 2 * self.shape.channels,
             input_factor: Some(0),
             weight: &self.weight,
@@ -103,13 +105,13 @@ impl Case {
         }
     }
 
-    fn recurrence(&self) -> Recurrence<'_> {
+    fn recurrence(&self) -> HeadRecurrence<'_> {
         let heads = self.shape.heads;
         let rule = match self.is_delta {
             true => RecurrenceRule::Delta { beta: self.values(), gate: 0, norm: &self.norm, eps: EPS },
             false => RecurrenceRule::Sum { skips: &self.skips, steps: (0.01, 2.5) },
         };
-        Recurrence {
+        HeadRecurrence {
             rule,
             query: 0,
             key: self.keys(),
@@ -249,7 +251,7 @@ impl Machine {
         let rows = self.plan.rows();
         let (inputs, mixed, raw) =
             (gather(&|case| &case.inputs), gather(&|case| &case.mixed), gather(&|case| &case.raw));
-        let view = |all| Projections { rows: all, stride: <[f32]>::len(all) / rows };
+        let view = |all| ProjectedRows { rows: all, stride: <[f32]>::len(all) / rows };
         // All cases of a batch have the same weights.
         let first = batch[0].0;
         let mut convolved = vec![0.0; rows * shape.channels];
@@ -428,25 +430,25 @@ fn shapes_that_do_not_fit_are_refused() {
     let slots = StateSlots::default();
     machine.plan.fill([StateSpan { count: 3, start: 0, slots }], 1).unwrap();
     let Machine { kernels, store, plan } = &mut machine;
-    let view = |all| Projections { rows: all, stride: <[f32]>::len(all) / 3 };
+    let view = |all| ProjectedRows { rows: all, stride: <[f32]>::len(all) / 3 };
     let mut out = vec![0.0; 3 * 16];
     let both = (view(&case.mixed), view(&case.raw));
     let good = case.recurrence();
-    let mut recur = |layer: usize, recurrence: Recurrence<'_>, out: &mut [f32]| {
+    let mut recur = |layer: usize, recurrence: HeadRecurrence<'_>, out: &mut [f32]| {
         kernels.recur(store, (layer, plan), &recurrence, both, out)
     };
     let refused = |result: Result<(), KernelError>| matches!(result, Err(KernelError::Shape { .. }));
     assert!(refused(recur(0, good, &mut out)), "that layer has no heads");
     assert!(refused(recur(2, good, &mut out)), "there is no such layer");
     assert!(refused(recur(1, good, &mut out[1..])));
-    assert!(refused(recur(1, Recurrence { sharing: 0, ..good }, &mut out)));
-    assert!(refused(recur(1, Recurrence { value: 40, ..good }, &mut out)));
-    assert!(refused(recur(1, Recurrence { rates: &[], ..good }, &mut out)));
+    assert!(refused(recur(1, HeadRecurrence { sharing: 0, ..good }, &mut out)));
+    assert!(refused(recur(1, HeadRecurrence { value: 40, ..good }, &mut out)));
+    assert!(refused(recur(1, HeadRecurrence { rates: &[], ..good }, &mut out)));
     let rule = RecurrenceRule::Sum { skips: &case.skips, steps: (1.0, f32::NAN) };
-    assert!(refused(recur(1, Recurrence { rule, ..good }, &mut out)));
+    assert!(refused(recur(1, HeadRecurrence { rule, ..good }, &mut out)));
     assert_eq!(recur(1, good, &mut out), Ok(()));
     let mut out = vec![0.0; 30];
-    let bad = Convolution { input: 21, ..case.convolution() };
+    let bad = ShortConvolution { input: 21, ..case.convolution() };
     assert!(refused(kernels.convolve(store, (1, plan), &bad, view(&case.inputs), &mut out)));
     let mut other = StateStore::new(&[shape], 2).unwrap();
     let good = case.convolution();
@@ -463,7 +465,7 @@ fn norms_and_gates_of_heads_are_close_to_f64() {
         let (rows, width, groups) = (3, 60, 3);
         let (x, gates, weight) =
             (numbers(1, rows * width), numbers(2, rows * (width + 2)), numbers(3, width));
-        let view = Projections { rows: &gates, stride: width + 2 };
+        let view = ProjectedRows { rows: &gates, stride: width + 2 };
         let gate = |row: usize, i: usize| f64::from(gates[row * (width + 2) + 1 + i]);
         let norm = headrace_kernels::GroupNorm { weight: &weight, groups, eps: EPS };
         let mut out = vec![0.0; x.len()];

@@ -3,7 +3,7 @@
 
 use headrace_kernels::attention::{KvStore, Span};
 use headrace_kernels::{
-    HeadColumns, HeadRows, KernelError, Kernels, Projections, Queries, RopeTable, RowNorm, Write, math,
+    HeadColumns, HeadRows, KernelError, Kernels, ProjectedRows, Queries, RopeTable, RowNorm, Write, math,
 };
 
 use crate::batch::Rows;
@@ -124,7 +124,7 @@ impl AttentionWeights {
         if !self.is_gated {
             return Ok(());
         }
-        let gates = Projections { rows: queries.rows, stride };
+        let gates = ProjectedRows { rows: queries.rows, stride };
         let first = (self.heads + 2 * self.kv_heads) * self.head_dim;
         let rows = wanted.map_or(count, <[usize]>::len) * width;
         kernels.sigmoid_gated(attended.get_mut(..rows).unwrap_or_default(), width, (gates, first), wanted)

@@ -2,7 +2,9 @@
 //! or which layer this is.
 
 use headrace_kernels::matrix::Matrix;
-use headrace_kernels::{Convolution, KernelError, Kernels, Projections, Recurrence, RecurrenceRule, Write};
+use headrace_kernels::{
+    HeadRecurrence, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution, Write,
+};
 
 use crate::scratch::room;
 use crate::short_conv::{ConvolutionWeights, MixScratch};
@@ -46,8 +48,8 @@ impl DeltaWeights {
         let (stride, channels) = (self.input.n(), self.convolution.channels);
         let projected = room(scratch.projected, rows * stride);
         kernels.matmul(input, rows, &self.input, projected, Write::Set)?;
-        let projections = Projections { rows: projected, stride };
-        let convolution = Convolution {
+        let projections = ProjectedRows { rows: projected, stride };
+        let convolution = ShortConvolution {
             input: 0,
             input_factor: None,
             weight: &self.convolution.weight,
@@ -59,7 +61,7 @@ impl DeltaWeights {
         let place = (state.layer, state.plan);
         kernels.convolve(state.store, place, &convolution, projections, convolved)?;
         let gate = channels;
-        let recurrence = Recurrence {
+        let recurrence = HeadRecurrence {
             rule: RecurrenceRule::Delta { beta: gate + values, gate, norm: &self.norm, eps: self.eps },
             query: 0,
             key: keys,
@@ -69,7 +71,7 @@ impl DeltaWeights {
             step_bias: &self.step_bias,
             rates: &self.rates,
         };
-        let mixed = Projections { rows: convolved, stride: channels };
+        let mixed = ProjectedRows { rows: convolved, stride: channels };
         let out = room(scratch.out, rows * values);
         kernels.recur(state.store, place, &recurrence, (mixed, projections), out)
     }

@@ -83,7 +83,7 @@ pub(crate) struct AttentionWeights {
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     /// Query, key and value heads, and the output gates if there are some: `(heads + 2·kv_heads)·head_dim × hidden` or
-    /// `(2·heads + 2·kv_heads)·head_dim × hidden`. Projections of the same input share one
+    /// `(2·heads + 2·kv_heads)·head_dim × hidden`. ProjectedRows of the same input share one
     /// matrix: fewer operations, and more columns to distribute over threads.
     pub(crate) qkv: Matrix,
     /// Whether the output is multiplied by the sigmoid of a gate.

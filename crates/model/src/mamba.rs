@@ -2,7 +2,7 @@
 
 use headrace_kernels::matrix::Matrix;
 use headrace_kernels::{
-    Convolution, GroupNorm, KernelError, Kernels, Projections, Recurrence, RecurrenceRule, Write,
+    GroupNorm, HeadRecurrence, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution, Write,
 };
 
 use crate::scratch::room;
@@ -51,8 +51,8 @@ impl MambaWeights {
         let (stride, channels) = (self.input.n(), self.convolution.channels);
         let projected = room(scratch.projected, rows * stride);
         kernels.matmul(input, rows, &self.input, projected, Write::Set)?;
-        let projections = Projections { rows: projected, stride };
-        let convolution = Convolution {
+        let projections = ProjectedRows { rows: projected, stride };
+        let convolution = ShortConvolution {
             input: inner,
             input_factor: None,
             weight: &self.convolution.weight,
@@ -63,7 +63,7 @@ impl MambaWeights {
         let convolved = room(scratch.convolved, rows * channels);
         let place = (state.layer, state.plan);
         kernels.convolve(state.store, place, &convolution, projections, convolved)?;
-        let recurrence = Recurrence {
+        let recurrence = HeadRecurrence {
             rule: RecurrenceRule::Sum { skips: &self.skips, steps: self.steps },
             query: inner + shared,
             key: inner,
@@ -73,7 +73,7 @@ impl MambaWeights {
             step_bias: &self.step_bias,
             rates: &self.rates,
         };
-        let mixed = Projections { rows: convolved, stride: channels };
+        let mixed = ProjectedRows { rows: convolved, stride: channels };
         let unnormed = room(scratch.unnormed, rows * inner);
         kernels.recur(state.store, place, &recurrence, (mixed, projections), unnormed)?;
         let norm = GroupNorm { weight: &self.norm, groups: self.groups, eps: self.eps };

@@ -2,7 +2,7 @@
 //! know: files, or which layer this is.
 
 use headrace_kernels::matrix::Matrix;
-use headrace_kernels::{Convolution, KernelError, Kernels, Projections, Write};
+use headrace_kernels::{KernelError, Kernels, ProjectedRows, ShortConvolution, Write};
 
 use crate::scratch::{LatentScratch, Scratch, room};
 use crate::states::LayerState;
@@ -48,7 +48,7 @@ impl ShortConvWeights {
         let stride = self.input.n();
         let projected = room(scratch.projected, rows * stride);
         kernels.matmul(input, rows, &self.input, projected, Write::Set)?;
-        let convolution = Convolution {
+        let convolution = ShortConvolution {
             input: 2 * channels,
             input_factor: Some(0),
             weight: &self.convolution.weight,
@@ -56,7 +56,7 @@ impl ShortConvWeights {
             silu: false,
             output_factor: Some(channels),
         };
-        let projections = Projections { rows: projected, stride };
+        let projections = ProjectedRows { rows: projected, stride };
         let out = room(scratch.out, rows * channels);
         kernels.convolve(state.store, (state.layer, state.plan), &convolution, projections, out)
     }

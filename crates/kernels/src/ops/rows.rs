@@ -42,14 +42,14 @@ pub struct HeadColumns {
 
 /// Rows of several projections of the same input.
 #[derive(Clone, Copy)]
-pub struct Projections<'a> {
+pub struct ProjectedRows<'a> {
     /// The rows, one after the other.
     pub rows: &'a [f32],
     /// Elements from one row to the next.
     pub stride: usize,
 }
 
-impl Projections<'_> {
+impl ProjectedRows<'_> {
     /// Returns whether there are `rows` rows, each with `width` elements from `first` on.
     pub(super) fn have(&self, rows: usize, first: usize, width: usize) -> bool {
         self.stride > 0
@@ -363,7 +363,7 @@ impl Kernels {
         &mut self,
         x: &mut [f32],
         width: usize,
-        (gates, first): (Projections<'_>, usize),
+        (gates, first): (ProjectedRows<'_>, usize),
         rows: Option<&[usize]>,
     ) -> Result<(), KernelError> {
         let all = gates.rows.len() / gates.stride.max(1);
@@ -390,7 +390,7 @@ impl Kernels {
     pub fn gated_group_norm(
         &mut self,
         x: &[f32],
-        (gates, first): (Projections<'_>, usize),
+        (gates, first): (ProjectedRows<'_>, usize),
         norm: GroupNorm<'_>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {

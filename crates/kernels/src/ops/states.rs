@@ -4,7 +4,7 @@ use crate::entry::dispatch;
 use crate::error::KernelError;
 use crate::kernels::Kernels;
 use crate::memory::Shared;
-use crate::ops::rows::Projections;
+use crate::ops::rows::ProjectedRows;
 use crate::shapes::{LANES, SERIAL_ELEMENTS};
 use crate::states::convolution::ConvolutionJob;
 use crate::states::recurrence::{HeadRule, RecurrenceJob, scratch_floats};
@@ -15,7 +15,7 @@ const LEAST_CHANNELS: usize = 8 * LANES;
 
 /// A short convolution: depthwise and causal.
 #[derive(Clone, Copy)]
-pub struct Convolution<'a> {
+pub struct ShortConvolution<'a> {
     /// First element of the inputs in a row of projections.
     pub input: usize,
     /// First element of factors on the inputs.
@@ -32,7 +32,7 @@ pub struct Convolution<'a> {
 
 /// A recurrence over matrices, one for each head.
 #[derive(Clone, Copy)]
-pub struct Recurrence<'a> {
+pub struct HeadRecurrence<'a> {
     /// The rule.
     pub rule: RecurrenceRule<'a>,
     /// First element of the queries in a row of convolved inputs. Several heads share a query and a key.
@@ -82,8 +82,8 @@ impl Kernels {
         &mut self,
         store: &mut StateStore,
         (layer, plan): (usize, &StatePlan),
-        convolution: &Convolution<'_>,
-        projections: Projections<'_>,
+        convolution: &ShortConvolution<'_>,
+        projections: ProjectedRows<'_>,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         let shape = planned_shape(store, layer, plan)?;
@@ -128,8 +128,8 @@ impl Kernels {
         &mut self,
         store: &mut StateStore,
         (layer, plan): (usize, &StatePlan),
-        recurrence: &Recurrence<'_>,
-        (mixed, projections): (Projections<'_>, Projections<'_>),
+        recurrence: &HeadRecurrence<'_>,
+        (mixed, projections): (ProjectedRows<'_>, ProjectedRows<'_>),
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         let shape = planned_shape(store, layer, plan)?;
@@ -182,12 +182,12 @@ fn planned_shape(store: &StateStore, layer: usize, plan: &StatePlan) -> Result<S
 fn check(
     shape: StateShape,
     rows: usize,
-    recurrence: &Recurrence<'_>,
-    (mixed, projections): (Projections<'_>, Projections<'_>),
+    recurrence: &HeadRecurrence<'_>,
+    (mixed, projections): (ProjectedRows<'_>, ProjectedRows<'_>),
     out: usize,
 ) -> Result<(), KernelError> {
     let StateShape { heads, key_dim, value_dim, .. } = shape;
-    let Recurrence { rule, query, key, value, sharing, step, step_bias, rates } = *recurrence;
+    let HeadRecurrence { rule, query, key, value, sharing, step, step_bias, rates } = *recurrence;
     let keys = (heads / sharing.max(1)).saturating_mul(key_dim);
     let values = heads.saturating_mul(value_dim);
     let rule_fits = match rule {

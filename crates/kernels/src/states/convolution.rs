@@ -8,7 +8,7 @@ use crate::simd::{self, Simd};
 use crate::states::plan::PlannedSpan;
 use crate::states::store::{StateShape, StateStore};
 
-/// A convolution over the rows of a step. Inputs are in rows of `stride` elements.
+/// A convolution over the rows of a step. ConvolutionInputs are in rows of `stride` elements.
 pub(crate) struct ConvolutionJob<'a> {
     pub(crate) store: &'a StateStore,
     pub(crate) layer: usize,
@@ -32,7 +32,7 @@ pub(crate) struct ConvolutionJob<'a> {
 }
 
 /// The state of a convolution while a span is computed.
-struct Inputs {
+struct ConvolutionInputs {
     /// `[taps − 1][channel_stride]`: the inputs before the current block.
     tail: *const f32,
     /// `[16][channel_stride]`: the inputs of the current block.
@@ -58,7 +58,7 @@ pub(crate) unsafe fn convolve<S: Simd>(
     let block = job.store.inputs(job.layer, slots.own);
     // SAFETY: the caller's contract. Slots that differ do not overlap.
     unsafe {
-        let mut inputs = Inputs { tail: own, block };
+        let mut inputs = ConvolutionInputs { tail: own, block };
         if span.start == 0 {
             for row in 0..before {
                 std::ptr::write_bytes(own.add(row * stride + first), 0, count);
@@ -92,7 +92,7 @@ pub(crate) unsafe fn convolve<S: Simd>(
 /// Copies some channels of `rows` rows.
 ///
 /// # Safety
-/// Both have so many rows of `stride` elements, and do not overlap.
+/// Both have `rows` rows of `stride` elements, and do not overlap.
 #[inline(always)]
 unsafe fn copy_rows(
     from: *const f32,
@@ -115,7 +115,7 @@ unsafe fn copy_rows(
 #[inline(always)]
 unsafe fn output<S: Simd>(
     job: &ConvolutionJob<'_>,
-    inputs: &Inputs,
+    inputs: &ConvolutionInputs,
     (row, at): (usize, usize),
     channel: usize,
 ) {
@@ -159,7 +159,7 @@ unsafe fn output<S: Simd>(
 /// Loads the first `lanes` lanes. The others are zero.
 ///
 /// # Safety
-/// As for [`Simd`]. So many elements exist.
+/// As for [`Simd`]. `lanes` elements exist.
 #[inline(always)]
 unsafe fn part<S: Simd>(from: *const f32, lanes: usize) -> S::V {
     // SAFETY: the caller's contract.

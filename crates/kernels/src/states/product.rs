@@ -33,43 +33,60 @@ pub(crate) struct StateProduct {
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Tiles>(product: &StateProduct) {
     let mut row = 0;
-    // SAFETY: the caller's contract. Each call covers rows and columns that exist.
+    // SAFETY: the caller's contract. Each call covers rows that exist.
     unsafe {
-        // Registers hold a tile of up to 16 vectors with AVX-512, and of 4 elsewhere.
         if S::ROWS > 6 {
+            // Registers hold the sums of 16 vectors beside their inputs.
             while product.rows - row >= 8 {
-                row_tile::<S, 8, 2>(product, row);
+                row_tile::<S, 8, 2, 1>(product, row);
                 row += 8;
             }
-        }
-        while product.rows - row >= 4 {
-            row_tile::<S, 4, 1>(product, row);
-            row += 4;
-        }
-        while product.rows - row >= 2 {
-            row_tile::<S, 2, 2>(product, row);
-            row += 2;
-        }
-        if product.rows > row {
-            row_tile::<S, 1, 4>(product, row);
+            while product.rows - row >= 2 {
+                row_tile::<S, 2, 8, 4>(product, row);
+                row += 2;
+            }
+            if product.rows > row {
+                row_tile::<S, 1, 8, 4>(product, row);
+            }
+        } else {
+            while product.rows - row >= 4 {
+                row_tile::<S, 4, 1, 1>(product, row);
+                row += 4;
+            }
+            while product.rows - row >= 2 {
+                row_tile::<S, 2, 2, 1>(product, row);
+                row += 2;
+            }
+            if product.rows > row {
+                row_tile::<S, 1, 4, 2>(product, row);
+            }
         }
     }
 }
 
-/// Computes `R` rows, `C` vectors of columns at a time as long as there are so many.
+/// Computes `R` rows: `MANY` vectors of columns at a time, then `SOME`, and the rest one by one.
 ///
 /// # Safety
 /// As for [`multiply`]. `R` rows from `row` on exist.
 #[inline(always)]
-unsafe fn row_tile<S: Tiles, const R: usize, const C: usize>(product: &StateProduct, row: usize) {
+unsafe fn row_tile<S: Tiles, const R: usize, const MANY: usize, const SOME: usize>(
+    product: &StateProduct,
+    row: usize,
+) {
     let mut column = 0;
     // SAFETY: the caller's contract. The columns exist.
     unsafe {
-        while product.columns - column >= C * LANES {
-            tile::<S, R, C>(product, row, column);
-            column += C * LANES;
+        while product.columns - column >= MANY * LANES {
+            tile::<S, R, MANY>(product, row, column);
+            column += MANY * LANES;
         }
-        if C > 1 {
+        if SOME > 1 {
+            while product.columns - column >= SOME * LANES {
+                tile::<S, R, SOME>(product, row, column);
+                column += SOME * LANES;
+            }
+        }
+        if MANY > 1 {
             while product.columns > column {
                 tile::<S, R, 1>(product, row, column);
                 column += LANES;

@@ -2,13 +2,10 @@
 //! 2412.06464) and Mamba2 (Dao and Gu 2024, arXiv 2405.21060). Must not know: threads, or architectures.
 //!
 //! With S the state at the block's start, and a_t the sum of the logarithms of the decays from there to token t:
-//!
-//! ```text
-//! u_t = β_t (v_t − e^(a_t) Sᵀk_t − Σ_{i<t} e^(a_t − a_i) (k_i·k_t) u_i)     delta rule
-//! u_t = Δ_t v_t                                                             Mamba2
-//! o_t = e^(a_t) Sᵀq_t + Σ_{i≤t} e^(a_t − a_i) (k_i·q_t) u_i                 both; Mamba2 adds D v_t
-//! S'  = e^(a_15) S + Σ_i e^(a_15 − a_i) k_i u_iᵀ                            after the 16 tokens of a block
-//! ```
+//! - delta rule: `u_t = β_t (v_t − e^(a_t) Sᵀk_t − Σ_{i<t} e^(a_t − a_i) (k_i·k_t) u_i)`
+//! - Mamba2: `u_t = Δ_t v_t`
+//! - both: `o_t = e^(a_t) Sᵀq_t + Σ_{i≤t} e^(a_t − a_i) (k_i·q_t) u_i`, to which Mamba2 adds `D v_t`
+//! - after the 16 tokens of a block: `S' = e^(a_15) S + Σ_i e^(a_15 − a_i) k_i u_iᵀ`
 //!
 //! The decays are at most 1, so no exponent is positive.
 
@@ -87,7 +84,7 @@ pub(crate) fn scratch_floats(shape: StateShape) -> usize {
 }
 
 /// The scratch memory of one head.
-struct Scratch {
+struct HeadScratch {
     /// `[32][key_dim]`: the keys of the rows, then their queries. Mamba2 has no keys here.
     inputs: *mut f32,
     /// `[32][value_stride]`: their products with the state.
@@ -101,15 +98,15 @@ struct Scratch {
     normed: *mut f32,
 }
 
-impl Scratch {
-    fn cut(memory: &mut [f32], shape: StateShape) -> Scratch {
+impl HeadScratch {
+    fn cut(memory: &mut [f32], shape: StateShape) -> HeadScratch {
         let inputs = memory.as_mut_ptr();
         let products = inputs.wrapping_add(2 * BLOCK_TOKENS * shape.key_dim);
         let scores = products.wrapping_add(2 * BLOCK_TOKENS * shape.value_stride());
         let decayed = scores.wrapping_add(2 * BLOCK_TOKENS * BLOCK_TOKENS);
         let output = decayed.wrapping_add(BLOCK_TOKENS * shape.key_dim);
         let normed = output.wrapping_add(shape.value_stride());
-        Scratch { inputs, products, scores, decayed, output, normed }
+        HeadScratch { inputs, products, scores, decayed, output, normed }
     }
 }
 
@@ -143,7 +140,7 @@ pub(crate) unsafe fn advance<S: Tiles>(
     scratch: &mut [f32],
 ) {
     let (span, slots, shape) = (planned.span, planned.span.slots, job.shape);
-    let scratch = Scratch::cut(scratch, shape);
+    let scratch = HeadScratch::cut(scratch, shape);
     let own = job.store.matrix(job.layer, slots.own, head);
     let mut state = HeadState { matrix: own, rows: job.store.head_rows(job.layer, slots.own, head) };
     // SAFETY: the caller's contract. Slots that differ do not overlap.
@@ -208,7 +205,7 @@ unsafe fn compute_part<S: Tiles>(
     state: &HeadState,
     part: BlockPart,
     head: usize,
-    scratch: &Scratch,
+    scratch: &HeadScratch,
 ) {
     let (key_dim, value_stride) = (job.shape.key_dim, job.shape.value_stride());
     let is_delta = matches!(job.rule, HeadRule::Delta { .. });
@@ -278,7 +275,7 @@ unsafe fn compute_row<S: Tiles>(
     state: &HeadState,
     part: BlockPart,
     (index, head): (usize, usize),
-    scratch: &Scratch,
+    scratch: &HeadScratch,
 ) {
     let (value_dim, value_stride) = (job.shape.value_dim, job.shape.value_stride());
     let (row, at) = (part.row + index, part.at + index);
@@ -399,7 +396,7 @@ unsafe fn sum_values<S: Simd>(
 /// # Safety
 /// As for [`advance`]. All 16 rows of the block are kept.
 #[inline(always)]
-unsafe fn fold<S: Tiles>(state: &HeadState, shape: StateShape, out: *mut f32, scratch: &Scratch) {
+unsafe fn fold<S: Tiles>(state: &HeadState, shape: StateShape, out: *mut f32, scratch: &HeadScratch) {
     // SAFETY: the caller's contract.
     unsafe {
         let last = *state.rows.sums.add(BLOCK_TOKENS - 1);

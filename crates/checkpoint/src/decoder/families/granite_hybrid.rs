@@ -135,7 +135,7 @@ fn mamba(facts: &ModelFacts<'_>) -> Result<MambaFacts, CheckpointError> {
     .checked(fields, "mamba_n_groups")
 }
 
-/// Reads `time_step_limit`: two numbers, the second of which may be infinite.
+/// Reads `time_step_limit`: two numbers. The second one may be infinite.
 fn step_limits(fields: &Fields<'_>) -> Result<(f32, f32), CheckpointError> {
     let Some(value) = fields.get("time_step_limit") else { return Ok((0.0, f32::INFINITY)) };
     let limits = match value.as_array().map(Vec::as_slice) {

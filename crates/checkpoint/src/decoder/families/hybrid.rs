@@ -32,7 +32,7 @@ impl LayerKind {
         })
     }
 
-    /// Reads the kinds of all layers from a list of names, of which those in `allowed` may occur. `None` if the field is
+    /// Reads the kinds of all layers from a list of names. Kinds that are not in `allowed` are refused. `None` if the field is
     /// absent.
     pub(super) fn list(
         fields: &Fields<'_>,

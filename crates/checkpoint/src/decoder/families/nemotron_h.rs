@@ -36,7 +36,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError> 
     let mlp_bias = fields.flag("mlp_bias")?.unwrap_or(false);
     let activation = facts.activation("mlp_hidden_act", FeedActivation::ReluSquared)?;
     let mamba = mamba(&facts)?;
-    let mixture = Mixture::read(&facts, activation, mlp_bias)?;
+    let mixture = MixtureFacts::read(&facts, activation, mlp_bias)?;
     let layer = |(index, kind): (usize, &LayerKind)| {
         let parts = LayerParts::new(&facts, norms, "backbone.layers", index);
         let (mixer, feed) = match kind {
@@ -124,7 +124,7 @@ fn plain(
 }
 
 /// The experts of the layers that have some.
-struct Mixture {
+struct MixtureFacts {
     of: Option<ExpertFacts>,
     shared: Option<SizeField>,
     latent: Option<SizeField>,
@@ -133,7 +133,7 @@ struct Mixture {
     has_bias: bool,
 }
 
-impl Mixture {
+impl MixtureFacts {
     fn read(
         facts: &ModelFacts<'_>,
         activation: FeedActivation,

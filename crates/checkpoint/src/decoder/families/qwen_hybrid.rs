@@ -24,14 +24,14 @@ pub(super) fn dense(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError>
 
 pub(super) fn moe(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError> {
     let facts = ModelFacts::read(fields, defaults(2))?;
-    let mixture = Mixture::read(&facts, 8)?;
+    let mixture = MixtureFacts::read(&facts, 8)?;
     // This class always renormalises.
     model(&facts, Architecture::Qwen35Moe, |parts, _| Ok(mixture.feed(parts, true)))
 }
 
 pub(super) fn next(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError> {
     let facts = ModelFacts::read(fields, defaults(2))?;
-    let mixture = Mixture::read(&facts, 10)?;
+    let mixture = MixtureFacts::read(&facts, 10)?;
     let renormalised = fields.flag("norm_topk_prob")?.unwrap_or(true);
     let sparse = moe::sparse_layers(&facts)?;
     model(&facts, Architecture::Qwen3Next, |parts, index| match sparse.get(index) {
@@ -51,13 +51,13 @@ fn defaults(kv_heads: usize) -> SizeDefaults {
 }
 
 /// The experts of a model, and the network that every row passes.
-struct Mixture {
+struct MixtureFacts {
     of: ExpertFacts,
     shared: SizeField,
     activation: FeedActivation,
 }
 
-impl Mixture {
+impl MixtureFacts {
     fn read(facts: &ModelFacts<'_>, default_chosen: usize) -> Result<Self, CheckpointError> {
         let fields = &facts.fields;
         let inner = moe::width(fields, "moe_intermediate_size")?;
