@@ -13,7 +13,7 @@ use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
 use crate::generation::{GENERATION_FILE, GenerationDefaults};
 use crate::identity::Identity;
-use crate::inventory::supported_dtype;
+use crate::inventory::{SUPPORTED_DTYPES, supported_dtype};
 use crate::json::parse_object;
 use crate::limits;
 use crate::parts::{Format, Parts, Texts};
@@ -163,6 +163,7 @@ fn single(source: &mut Source, name: String) -> Result<Weights, CheckpointError>
         listed_in: name,
         called_for_by: CONFIG_FILE,
         alias_of: |_| None,
+        supported: SUPPORTED_DTYPES,
     })
 }
 
@@ -198,6 +199,7 @@ fn sharded(source: &mut Source, index: &Map<String, Value>) -> Result<Weights, C
         listed_in: INDEX_FILE.to_owned(),
         called_for_by: CONFIG_FILE,
         alias_of: |_| None,
+        supported: SUPPORTED_DTYPES,
     })
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::decoder::ModelConfig;
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
-use crate::inventory::{self, Required, SUPPORTED_DTYPES};
+use crate::inventory::{self, Required};
 use crate::source::Contents;
 use crate::tensor::{DType, Tensor};
 
@@ -23,6 +23,8 @@ pub(crate) struct Weights {
     pub(crate) called_for_by: &'static str,
     /// Returns the name of a tensor in files of this format, if it differs.
     pub(crate) alias_of: fn(&str) -> Option<String>,
+    /// The element types that weights may have in files of this format, as messages show them.
+    pub(crate) supported: &'static str,
 }
 
 /// An open weight file.
@@ -62,8 +64,7 @@ impl Weights {
         let bytes = file.contents.get(stored.range.clone()).ok_or_else(|| absent(&file.name))?;
         let refuse = |problem| tensor_error(&file.name, stored.shown_as(name), "dtype", problem);
         let (spelled, dtype) = stored.element;
-        let dtype = dtype
-            .ok_or_else(|| refuse(format!("{spelled} is not supported; supported are {SUPPORTED_DTYPES}")))?;
+        let dtype = dtype.ok_or_else(|| refuse(self.not_supported(spelled)))?;
         let bytes = match stored.interleaved {
             None => Cow::Borrowed(bytes),
             Some(head) => Cow::Owned(halves(bytes, dtype, &stored.shape, head).ok_or_else(|| {
@@ -141,9 +142,7 @@ impl Weights {
             head.is_multiple_of(2) && shape.first().is_some_and(|rows| rows.is_multiple_of(head.max(1)))
         });
         match stored.element {
-            (spelled, None) => {
-                Err(refuse("dtype", format!("{spelled} is not supported; supported are {SUPPORTED_DTYPES}")))
-            }
+            (spelled, None) => Err(refuse("dtype", self.not_supported(spelled))),
             _ if !head_fits => Err(refuse("shape", format!("{shape:?} has no rows of whole rotated heads"))),
             _ => Ok(()),
         }
@@ -173,6 +172,11 @@ impl Weights {
             let bytes = self.files.get(stored.file).and_then(|file| file.contents.get(stored.range.clone()));
             identity.add_sample(name, bytes.unwrap_or_default());
         }
+    }
+
+    /// Why an element type of the files is refused.
+    fn not_supported(&self, spelled: &str) -> String {
+        format!("{spelled} is not supported; supported are {}", self.supported)
     }
 
     fn file_name(&self, stored: &Stored) -> &str {

@@ -69,7 +69,8 @@ impl ArithmeticConfig {
         let quantize = match quantize.filter(|name| !name.eq_ignore_ascii_case("none")) {
             None => None,
             Some(name) => {
-                Some(BlockType::from_name(name).ok_or_else(|| unknown("quantize", name, QUANTIZED))?)
+                let kind = BlockType::from_name(name).filter(|kind| kind.is_quantized_here());
+                Some(kind.ok_or_else(|| unknown("quantize", name, QUANTIZED))?)
             }
         };
         Ok(Self { device, mode, kv, quantize })
@@ -127,7 +128,7 @@ mod tests {
     fn names_of_the_configuration_are_the_kernels() {
         assert!(MODES.iter().skip(1).eq(ComputeMode::ALL.map(ComputeMode::name).iter()));
         assert!(KV_TYPES.iter().all(|name| KvType::from_name(name).is_some()));
-        assert!(QUANTIZED.iter().skip(1).eq(BlockType::ALL.map(BlockType::name).iter()));
+        assert!(QUANTIZED.iter().skip(1).eq(BlockType::QUANTIZED.map(BlockType::name).iter()));
     }
 
     #[test]

@@ -106,8 +106,11 @@ fn copies(kernels: &mut Kernels, weight_type: WeightType) -> Result<Vec<Matrix>,
                 bytes.extend(values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()))
             }
             WeightType::Block(kind) => {
-                let mut blocks = vec![0; kind.row_bytes(k).ok_or("a row is whole blocks")?];
-                headrace_quant::quantize_row(kind, &values, &mut blocks)?;
+                // Formats that are only read keep these bytes, with scales of 0.325.
+                let mut blocks = vec![0x35; kind.row_bytes(k).ok_or("a row is whole blocks")?];
+                if kind.is_quantized_here() {
+                    headrace_quant::quantize_row(kind, &values, &mut blocks)?;
+                }
                 bytes.extend(blocks);
             }
         }

@@ -38,13 +38,14 @@ unsafe fn widen<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut f3
             let span = panel.add(index * F::BYTES);
             for group in 0..F::SPAN / GROUP {
                 let to = out.add((index * F::SPAN + group * GROUP) * LANES);
-                let offset = F::offset::<N>(span, group);
+                let offset = F::offset::<N, 0>(span, group);
                 let scale = F::scale::<N, 0>(span, group);
                 line!(0, 0, span, group, scale, offset, to);
                 line!(0, 1, span, group, scale, offset, to);
                 line!(0, 2, span, group, scale, offset, to);
                 line!(0, 3, span, group, scale, offset, to);
                 let scale = if F::HALVES { F::scale::<N, 1>(span, group) } else { scale };
+                let offset = if F::HALVES { F::offset::<N, 1>(span, group) } else { offset };
                 line!(1, 0, span, group, scale, offset, to);
                 line!(1, 1, span, group, scale, offset, to);
                 line!(1, 2, span, group, scale, offset, to);

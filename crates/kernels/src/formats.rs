@@ -3,9 +3,9 @@
 
 use headrace_quant::{BlockType, IQ4_NL_VALUES, MXFP4_VALUES};
 
-use crate::opened::{Opened, PLAIN, WIDE, WITH_HALVES, WITH_OFFSET};
+use crate::opened::{Opened, PLAIN, WIDE, WITH_HALVES, WITH_HALVES_AND_OFFSETS, WITH_OFFSET};
 use crate::packed::{Codes, Format, Packed};
-use crate::shapes::{GROUP, LANES};
+use crate::shapes::{GROUP, LANES, LINE};
 use crate::simd::Simd;
 use crate::simd_int::Ints;
 
@@ -37,7 +37,7 @@ macro_rules! simple {
             }
 
             #[inline(always)]
-            unsafe fn offset<N: Ints>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+            unsafe fn offset<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
                 // SAFETY: the caller's contract: if the format has offsets, 2 × 16 of them follow the scales.
                 unsafe {
                     if !Self::OFFSET {
@@ -109,10 +109,12 @@ const fn shifted(values: &[i8; 16], zero: i16) -> [u8; 16] {
     table
 }
 
-/// Bytes of the head of a K format: `[16]` f16 scales of the scales, `[16]` f16 scales of the offsets (zero in Q6_K),
-/// then sixteen vectors of 16 bytes.
+/// Bytes of the head of a K format: `[16]` f16 scales of the scales, `[16]` f16 scales of the offsets (zero in Q3_K and
+/// Q6_K), then sixteen vectors of 16 bytes.
 const K_HEAD: usize = 2 * HALVES_BYTES + 16 * LANES;
-/// Inputs in a span of a K format.
+/// Bytes of the head of IQ4_XS: as for a K format, with eight vectors.
+const IQ4_XS_HEAD: usize = 2 * HALVES_BYTES + 8 * LANES;
+/// Inputs in a span of a K format and of IQ4_XS.
 const K_SPAN: usize = 256;
 
 /// Formats with blocks of 256 weights and a 6-bit scale and offset for every 32.
@@ -144,7 +146,7 @@ macro_rules! k_with_offset {
             }
 
             #[inline(always)]
-            unsafe fn offset<N: Ints>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+            unsafe fn offset<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
                 // SAFETY: the caller's contract: group < 8, so its offsets lie inside the head.
                 unsafe {
                     let small = N::to_f32(N::widen_u8(span.add(2 * HALVES_BYTES + (8 + group) * LANES)));
@@ -165,27 +167,138 @@ k_with_offset!(
     Q5K: Q5K, NibblesAndBit
 );
 
-/// Six bits around 32 with signed 8-bit scales for every 16 inputs.
-#[derive(Clone, Copy)]
-pub(crate) struct Q6K;
+/// Formats with blocks of 256 weights and a signed 8-bit scale for every 16, without offsets.
+macro_rules! k_with_halves {
+    ($(#[$doc:meta])* $name:ident: $kind:ident, $codes:ident, zero $zero:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
 
-impl Packed for Q6K {
-    const KIND: BlockType = BlockType::Q6K;
+        impl Packed for $name {
+            const KIND: BlockType = BlockType::$kind;
+        }
+
+        impl Format for $name {
+            type Opened = Opened<$zero, { WITH_HALVES }>;
+            const SPAN: usize = K_SPAN;
+            const CODES: Codes = Codes::$codes;
+            const HEAD: usize = K_HEAD;
+            const ZERO: Option<u32> = Some($zero);
+            const HALVES: bool = true;
+            const OPENS_ALWAYS: bool = true;
+
+            #[inline(always)]
+            unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+                // SAFETY: the caller's contract: group < 8, so 2·group + HALF < 16.
+                unsafe {
+                    let small = N::to_f32(N::widen_i8(span.add(2 * HALVES_BYTES + (2 * group + HALF) * LANES)));
+                    N::F::mul(N::F::load_f16(span.cast()), small)
+                }
+            }
+        }
+    };
 }
 
-impl Format for Q6K {
-    type Opened = Opened<5, { WITH_HALVES }>;
+k_with_halves!(
+    /// Six bits around 32 with signed 8-bit scales for every 16 inputs.
+    Q6K: Q6K, NibblesAndPair, zero 5
+);
+k_with_halves!(
+    /// Three bits around 4, held in four bits around 8, with signed 6-bit scales for every 16 inputs.
+    Q3K: Q3K, Nibbles, zero 3
+);
+
+/// Two bits with a two-level scale and offset for every 16 inputs. The head's sixteen vectors are four lines: a byte of
+/// lane `c` in line `j` holds the 4-bit scale (low) and offset (high) of one of the inputs' pieces `4j` to `4j + 3` of
+/// column `c`.
+#[derive(Clone, Copy)]
+pub(crate) struct Q2K;
+
+impl Packed for Q2K {
+    const KIND: BlockType = BlockType::Q2K;
+}
+
+impl Q2K {
+    /// Returns the bytes of the line that has the scales and offsets of `group`.
+    ///
+    /// # Safety
+    /// As for [`Format::scale`].
+    #[inline(always)]
+    unsafe fn small<N: Ints>(span: *const u8, group: usize) -> N::B {
+        // SAFETY: the caller's contract: group < 8, so the line lies inside the head.
+        unsafe { N::load(span.add(2 * HALVES_BYTES + group / 2 * LINE)) }
+    }
+
+    /// Returns the byte of each lane that belongs to half HALF of `group`.
+    ///
+    /// # Safety
+    /// As for [`Simd`].
+    #[inline(always)]
+    unsafe fn half<N: Ints, const HALF: usize>(line: N::B, group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract.
+        unsafe {
+            N::to_f32(match (group % 2, HALF) {
+                (0, 0) => N::byte::<0>(line),
+                (0, _) => N::byte::<1>(line),
+                (_, 0) => N::byte::<2>(line),
+                _ => N::byte::<3>(line),
+            })
+        }
+    }
+}
+
+impl Format for Q2K {
+    type Opened = Opened<0, { WITH_HALVES_AND_OFFSETS }>;
     const SPAN: usize = K_SPAN;
-    const CODES: Codes = Codes::NibblesAndPair;
+    const CODES: Codes = Codes::Pairs;
     const HEAD: usize = K_HEAD;
-    const ZERO: Option<u32> = Some(5);
+    const ZERO: Option<u32> = None;
+    const OFFSET: bool = true;
     const HALVES: bool = true;
 
     #[inline(always)]
     unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
-        // SAFETY: the caller's contract: group < 8, so 2·group + HALF < 16.
+        // SAFETY: the caller's contract.
         unsafe {
-            let small = N::to_f32(N::widen_i8(span.add(2 * HALVES_BYTES + (2 * group + HALF) * LANES)));
+            let small = Self::half::<N, HALF>(N::low_nibbles(Self::small::<N>(span, group)), group);
+            N::F::mul(N::F::load_f16(span.cast()), small)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn offset<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let small = Self::half::<N, HALF>(N::high_nibbles(Self::small::<N>(span, group)), group);
+            let scale = N::F::load_f16(span.add(HALVES_BYTES).cast());
+            N::F::sub(N::F::splat(0.0), N::F::mul(scale, small))
+        }
+    }
+}
+
+/// Four bits that index a table of unevenly spaced values, with a signed 6-bit scale for every 32 inputs.
+#[derive(Clone, Copy)]
+pub(crate) struct Iq4Xs;
+
+impl Packed for Iq4Xs {
+    const KIND: BlockType = BlockType::Iq4Xs;
+}
+
+impl Format for Iq4Xs {
+    type Opened = Opened<7, { WIDE }>;
+    const SPAN: usize = K_SPAN;
+    const CODES: Codes = Codes::Nibbles;
+    const HEAD: usize = IQ4_XS_HEAD;
+    const ZERO: Option<u32> = Some(7);
+    const WIDE: bool = true;
+    const TABLE: Option<[u8; 16]> = Some(shifted(&IQ4_NL_VALUES, 128));
+    const OPENS_ALWAYS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+        // SAFETY: the caller's contract: group < 8, so its scales lie inside the head.
+        unsafe {
+            let small = N::to_f32(N::widen_i8(span.add(2 * HALVES_BYTES + group * LANES)));
             N::F::mul(N::F::load_f16(span.cast()), small)
         }
     }
@@ -198,7 +311,8 @@ macro_rules! with_format {
             $kind, $F => $body,
             [
                 Q8_0 is Q80, Q4_0 is Q40, Q4_1 is Q41, Q5_0 is Q50, Q5_1 is Q51,
-                Q4K is Q4K, Q5K is Q5K, Q6K is Q6K, Iq4Nl is Iq4Nl, Mxfp4 is Mxfp4
+                Q2K is Q2K, Q3K is Q3K, Q4K is Q4K, Q5K is Q5K, Q6K is Q6K,
+                Iq4Nl is Iq4Nl, Iq4Xs is Iq4Xs, Mxfp4 is Mxfp4
             ]
         )
     };

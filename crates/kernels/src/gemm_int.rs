@@ -3,6 +3,7 @@
 //!
 //! **One order of reduction.** An output is `start` plus a sum over groups of 32 inputs in ascending order. A group
 //! adds `(scale_w · scale_x) · (exact integer sum)`, then `offset_w · (scale_x · Σ codes)` if the format has offsets.
+//! If each half of a group has its own scale, both products are added first, then both offsets.
 //! Each addition is a fused multiply-add on one chain. `start` is the value that the product is added to (the bias,
 //! the residual). The chain passes through memory between blocks of inputs, which changes no bits. It depends neither
 //! on rows nor on tiles nor on threads.
@@ -56,8 +57,9 @@ struct Stretch {
 
 /// Panels that are unpacked side by side.
 const OPENED_PANELS: usize = 2;
-/// Bytes of one unpacked block of a panel.
-const OPENED_BYTES: usize = BLOCK_K / GROUP * opened::MOST_GROUP_BYTES;
+/// Bytes from one unpacked block of a panel to the next: room for the largest, and an odd number of half pages, so that
+/// two panels do not compete for the same lines of the first-level cache.
+const OPENED_BYTES: usize = BLOCK_K / GROUP * opened::MOST_GROUP_BYTES + 2048;
 
 /// Memory for an unpacked stretch.
 #[repr(align(64))]

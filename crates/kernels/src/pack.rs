@@ -60,6 +60,10 @@ fn blocks<F: Packed>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8])
             let _ = sub_scales(F::KIND, block, &mut scales);
             put_scales(F::KIND, span, index % per_span, lane, &scales);
             let groups = F::KIND.block_weights() / GROUP;
+            if F::KIND == BlockType::Q3K {
+                // Three bits around 4 become four bits around 8.
+                unpacked.iter_mut().for_each(|code| *code += 4);
+            }
             for (group, codes) in unpacked.chunks_exact(GROUP).enumerate() {
                 let group = index % per_span * groups + group;
                 if let Some(at) = span.get_mut(F::HEAD + group * F::CODES.group_bytes()..) {
@@ -84,14 +88,23 @@ fn put_scales(kind: BlockType, span: &mut [u8], group: usize, lane: usize, scale
             put_half(2 + group, scales.dmin);
         }
         BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Iq4Nl => put_half(group, scales.d),
-        BlockType::Q4K | BlockType::Q5K | BlockType::Q6K => {
+        BlockType::Q3K | BlockType::Q4K | BlockType::Q5K | BlockType::Q6K | BlockType::Iq4Xs => {
             put_half(0, scales.d);
             put_half(1, scales.dmin);
-            let kept = if kind == BlockType::Q6K { 16 } else { 8 };
-            let small = scales.scales.iter().map(|scale| scale.cast_unsigned()).take(kept);
-            let all = small.chain(scales.mins.iter().copied()).take(16);
+            let small = scales.scales.iter().map(|scale| scale.cast_unsigned()).take(scales.count);
+            let mins = if kind == BlockType::Iq4Xs { 0 } else { 16 - scales.count };
+            let all = small.chain(scales.mins.iter().copied().take(mins));
             for (target, value) in span.iter_mut().skip(4 * LANES + lane).step_by(LANES).zip(all) {
                 *target = value;
+            }
+        }
+        BlockType::Q2K => {
+            put_half(0, scales.d);
+            put_half(1, scales.dmin);
+            for (piece, (&scale, &min)) in scales.scales.iter().zip(&scales.mins).enumerate() {
+                if let Some(target) = span.get_mut(4 * LANES + piece / 4 * LINE + 4 * lane + piece % 4) {
+                    *target = scale.cast_unsigned() & 15 | min << 4;
+                }
             }
         }
     }
@@ -111,10 +124,13 @@ fn put_codes(kind: Codes, at: &mut [u8], lane: usize, codes: &[u8]) {
             or(line * LINE + byte, code);
             continue;
         }
-        or(kind.plane_bytes() + step * LINE + byte, (code & 15) << (4 * half));
+        if kind != Codes::Pairs {
+            or(kind.plane_bytes() + step * LINE + byte, (code & 15) << (4 * half));
+        }
         match kind {
             Codes::NibblesAndBit => or(line * 8 + byte / 8, (code >> 4 & 1) << (byte % 8)),
             Codes::NibblesAndPair => or(half * LINE + byte, (code >> 4 & 3) << (2 * step)),
+            Codes::Pairs => or(half * LINE + byte, (code & 3) << (2 * step)),
             Codes::Bytes | Codes::Nibbles => {}
         }
     }

@@ -6,7 +6,7 @@
 //! bytes holds 16 columns × 4 inputs, which is the operand of an integer dot product. Input `16·HALF + 4·STEP + i` of
 //! a group is byte `i` of its column's lane in line (HALF, STEP). Four-bit lines hold HALF 0 in the low nibbles and
 //! HALF 1 in the high ones. A fifth bit is in a plane of 64 bits per line. A fifth and a sixth bit are in a plane of
-//! bit pairs.
+//! bit pairs, and so are codes of two bits.
 
 use headrace_quant::BlockType;
 
@@ -19,6 +19,8 @@ use crate::simd_int::Ints;
 pub(crate) enum Codes {
     /// A byte each.
     Bytes,
+    /// Two bits each, in a plane of bit pairs.
+    Pairs,
     /// Four bits each.
     Nibbles,
     /// Four bits each, after a plane of fifth bits.
@@ -33,6 +35,7 @@ impl Codes {
         self.plane_bytes()
             + match self {
                 Codes::Bytes => 8 * LINE,
+                Codes::Pairs => 0,
                 _ => 4 * LINE,
             }
     }
@@ -42,7 +45,7 @@ impl Codes {
         match self {
             Codes::Bytes | Codes::Nibbles => 0,
             Codes::NibblesAndBit => LINE,
-            Codes::NibblesAndPair => 2 * LINE,
+            Codes::Pairs | Codes::NibblesAndPair => 2 * LINE,
         }
     }
 }
@@ -75,8 +78,10 @@ pub(crate) trait Format: Copy + 'static {
     const TABLE: Option<[u8; 16]> = None;
     /// Whether every code is a byte already.
     const IS_OPEN: bool = matches!(Self::CODES, Codes::Bytes);
-    /// Whether several groups of rows should always share unpacked weights: their codes are spread over two places.
-    const OPENS_ALWAYS: bool = matches!(Self::CODES, Codes::NibblesAndBit | Codes::NibblesAndPair);
+    /// Whether several groups of rows should always share unpacked weights: their codes are spread over two places, or
+    /// their scales take more than a load.
+    const OPENS_ALWAYS: bool =
+        matches!(Self::CODES, Codes::Pairs | Codes::NibblesAndBit | Codes::NibblesAndPair);
     /// Bytes of a span.
     const BYTES: usize = Self::HEAD + Self::SPAN / GROUP * Self::CODES.group_bytes();
 
@@ -86,11 +91,11 @@ pub(crate) trait Format: Copy + 'static {
     /// As for [`Simd`]. `span` is the start of a span.
     unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V;
 
-    /// Returns the offsets of 16 columns for one group.
+    /// Returns the offsets of 16 columns for one group, or for half a group if [`Format::HALVES`].
     ///
     /// # Safety
     /// As for [`Format::scale`].
-    unsafe fn offset<N: Ints>(_span: *const u8, _group: usize) -> <N::F as Simd>::V {
+    unsafe fn offset<N: Ints, const HALF: usize>(_span: *const u8, _group: usize) -> <N::F as Simd>::V {
         // SAFETY: the caller's contract.
         unsafe { N::F::splat(0.0) }
     }
@@ -107,24 +112,37 @@ pub(crate) trait Format: Copy + 'static {
             if matches!(Self::CODES, Codes::Bytes) {
                 return N::load(base.add((4 * HALF + STEP) * LINE));
             }
+            if matches!(Self::CODES, Codes::Pairs) {
+                let plane = N::load(base.add(HALF * LINE));
+                return N::high_nibbles(pair_above::<N, STEP>(N::low_nibbles(plane), plane));
+            }
             let both = N::load(base.add(Self::CODES.plane_bytes() + STEP * LINE));
             let codes = if HALF == 0 { N::low_nibbles(both) } else { N::high_nibbles(both) };
             match Self::CODES {
                 Codes::NibblesAndBit => N::add_bit_plane(codes, base.add((4 * HALF + STEP) * 8)),
-                Codes::NibblesAndPair => {
-                    let plane = N::load(base.add(HALF * LINE));
-                    match STEP {
-                        0 => N::add_pair_plane::<0>(codes, plane),
-                        1 => N::add_pair_plane::<1>(codes, plane),
-                        2 => N::add_pair_plane::<2>(codes, plane),
-                        _ => N::add_pair_plane::<3>(codes, plane),
-                    }
-                }
+                Codes::NibblesAndPair => pair_above::<N, STEP>(codes, N::load(base.add(HALF * LINE))),
                 _ => match &Self::TABLE {
                     Some(table) => N::look_up(codes, table),
                     None => codes,
                 },
             }
+        }
+    }
+}
+
+/// Adds 16 times bit pair STEP of each byte in `plane` to the bytes, which are below 16.
+///
+/// # Safety
+/// As for [`Simd`].
+#[inline(always)]
+unsafe fn pair_above<N: Ints, const STEP: usize>(bytes: N::B, plane: N::B) -> N::B {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match STEP {
+            0 => N::add_pair_plane::<0>(bytes, plane),
+            1 => N::add_pair_plane::<1>(bytes, plane),
+            2 => N::add_pair_plane::<2>(bytes, plane),
+            _ => N::add_pair_plane::<3>(bytes, plane),
         }
     }
 }

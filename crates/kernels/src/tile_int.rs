@@ -154,8 +154,11 @@ macro_rules! lines {
             for p in 1..$P {
                 weights[p] = $F::line::<$N, $half, $step>($at[p], $group);
             }
-            // The other half of four-bit codes is in the same lines.
-            if $A::LINES && ($half == 0 || matches!($F::CODES, Codes::Bytes)) {
+            // The other half of four-bit codes is in the same lines. Codes of two bits are all in the plane.
+            if $A::LINES
+                && ($half == 0 || matches!($F::CODES, Codes::Bytes))
+                && !matches!($F::CODES, Codes::Pairs)
+            {
                 let line = $F::HEAD + $group * $F::CODES.group_bytes() + $F::CODES.plane_bytes();
                 for p in 0..$P {
                     let line = $at[p].wrapping_add(line + ($half * 4 + $step) * LINE);
@@ -261,9 +264,22 @@ unsafe fn group_of<N: Ints, F: Format, A: Asks, const R: usize, const P: usize>(
             let scale = scales::<N, F, P, 0>(at, group);
             add_scaled::<N, R, P>(totals, &sums, &scale, facts);
         }
-        if F::OFFSET {
+        if F::OFFSET && F::HALVES {
             for p in 0..P {
-                let offset = F::offset::<N>(at[p], group);
+                let (first, second) = (F::offset::<N, 0>(at[p], group), F::offset::<N, 1>(at[p], group));
+                for r in 0..R {
+                    let (all, half) =
+                        (N::splat_at(facts.add(R + r).cast()), N::splat_at(facts.add(2 * R + r).cast()));
+                    let scale = N::F::splat(-*facts.add(r));
+                    let sum = N::F::mul(scale, N::to_f32(half));
+                    totals[r][p] = N::F::fma(first, sum, totals[r][p]);
+                    let sum = N::F::mul(scale, N::to_f32(N::sub(all, half)));
+                    totals[r][p] = N::F::fma(second, sum, totals[r][p]);
+                }
+            }
+        } else if F::OFFSET {
+            for p in 0..P {
+                let offset = F::offset::<N, 0>(at[p], group);
                 for r in 0..R {
                     let negated = N::to_f32(N::splat_at(facts.add(R + r).cast()));
                     let sum = N::F::mul(N::F::splat(-*facts.add(r)), negated);

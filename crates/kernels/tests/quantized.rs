@@ -21,12 +21,32 @@ fn store(weight_type: WeightType, values: &[f32]) -> Vec<u8> {
         WeightType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
         WeightType::F16 => values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect(),
         WeightType::Bf16 => values.iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect(),
-        WeightType::Block(kind) => {
+        WeightType::Block(kind) if kind.is_quantized_here() => {
             let mut bytes = vec![0; kind.row_bytes(values.len()).unwrap()];
             headrace_quant::quantize_row(kind, values, &mut bytes).unwrap();
             bytes
         }
+        WeightType::Block(kind) => {
+            values.chunks(kind.block_weights()).flat_map(|values| block_of(kind, values)).collect()
+        }
     }
+}
+
+/// Returns a block of a format that is only read: bytes from `values`, and scales that keep weights within −1..1.
+fn block_of(kind: BlockType, values: &[f32]) -> Vec<u8> {
+    let mut block: Vec<u8> =
+        values.iter().map(|value| (value.to_bits() >> 8) as u8).take(kind.block_bytes()).collect();
+    let scales: &[(usize, f32)] = match kind {
+        BlockType::Q2K => &[(80, 1.0 / 64.0), (82, 1.0 / 64.0)],
+        BlockType::Q3K => &[(108, 1.0 / 128.0)],
+        BlockType::Iq4Xs => &[(0, 1.0 / 4096.0)],
+        other => panic!("{other} is made by the quantizer"),
+    };
+    for &(at, most) in scales {
+        let scale = half::f16::from_f32(most * (0.5 + values[at].abs() / 2.0));
+        block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+    }
+    block
 }
 
 /// Returns an activation row as mode `fast` rounds it, in f64: int8 with a scale per 32 for quantized weights, bf16

@@ -18,7 +18,7 @@ fn formats(criterion: &mut Criterion) {
         (state >> 16) as f32 / 65_536.0 - 0.5
     };
     let weights: Vec<f32> = (0..WEIGHTS).map(|_| (draw() + draw() + draw() + draw()) / 32.0).collect();
-    for kind in BlockType::ALL {
+    for kind in BlockType::QUANTIZED {
         let mut group = criterion.benchmark_group(kind.name());
         group.throughput(Throughput::Elements(WEIGHTS as u64));
         group

@@ -18,6 +18,10 @@ pub enum BlockType {
     Q5_0,
     /// 32 weights of 5 bits, with an f16 scale and an f16 minimum.
     Q5_1,
+    /// 256 weights of 2 bits. Every 16 have a 4-bit scale and a 4-bit minimum, which two f16 values multiply.
+    Q2K,
+    /// 256 weights of 3 bits around 4. Every 16 have a 6-bit scale, which one f16 value multiplies.
+    Q3K,
     /// 256 weights of 4 bits. Every 32 have a 6-bit scale and a 6-bit minimum, which two f16 values multiply.
     Q4K,
     /// 256 weights of 5 bits. Every 32 have a 6-bit scale and a 6-bit minimum, which two f16 values multiply.
@@ -26,11 +30,13 @@ pub enum BlockType {
     Q6K,
     /// 32 codes of 4 bits that index [`IQ4_NL_VALUES`], with one f16 scale.
     Iq4Nl,
+    /// 256 codes of 4 bits that index [`IQ4_NL_VALUES`]. Every 32 have a 6-bit scale, which one f16 value multiplies.
+    Iq4Xs,
     /// 32 codes of 4 bits (e2m1, see [`MXFP4_VALUES`]), with one power of two as the scale (e8m0).
     Mxfp4,
 }
 
-/// The values of the 16 codes of [`BlockType::Iq4Nl`].
+/// The values of the 16 codes of [`BlockType::Iq4Nl`] and [`BlockType::Iq4Xs`].
 pub const IQ4_NL_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
@@ -40,7 +46,24 @@ pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 
 impl BlockType {
     /// Every format, in the order of declaration.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Mxfp4,
+    ];
+
+    /// The formats that [`crate::quantize_row`] makes. The others are only read.
+    pub const QUANTIZED: [Self; 10] = [
         Self::Q8_0,
         Self::Q4_0,
         Self::Q4_1,
@@ -53,6 +76,11 @@ impl BlockType {
         Self::Mxfp4,
     ];
 
+    /// Whether [`crate::quantize_row`] makes this format.
+    pub fn is_quantized_here(self) -> bool {
+        Self::QUANTIZED.contains(&self)
+    }
+
     /// Returns the lower-case name used in configuration: `q8_0`, `q4_k`, `iq4_nl`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,10 +89,13 @@ impl BlockType {
             Self::Q4_1 => "q4_1",
             Self::Q5_0 => "q5_0",
             Self::Q5_1 => "q5_1",
+            Self::Q2K => "q2_k",
+            Self::Q3K => "q3_k",
             Self::Q4K => "q4_k",
             Self::Q5K => "q5_k",
             Self::Q6K => "q6_k",
             Self::Iq4Nl => "iq4_nl",
+            Self::Iq4Xs => "iq4_xs",
             Self::Mxfp4 => "mxfp4",
         }
     }
@@ -82,10 +113,13 @@ impl BlockType {
             Self::Q4_1 => 3,
             Self::Q5_0 => 6,
             Self::Q5_1 => 7,
+            Self::Q2K => 10,
+            Self::Q3K => 11,
             Self::Q4K => 12,
             Self::Q5K => 13,
             Self::Q6K => 14,
             Self::Iq4Nl => 20,
+            Self::Iq4Xs => 23,
             Self::Mxfp4 => 39,
         }
     }
@@ -98,7 +132,7 @@ impl BlockType {
     /// Returns the weights per block: 32 or 256.
     pub const fn block_weights(self) -> usize {
         match self {
-            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
             _ => 32,
         }
     }
@@ -111,40 +145,53 @@ impl BlockType {
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::Iq4Xs => 136,
             Self::Mxfp4 => 17,
         }
     }
 
-    /// Returns the number of weights that share one scale: 16 for Q6_K, 32 for the others.
+    /// Returns the number of weights that share one scale: 16 for Q2_K, Q3_K and Q6_K, 32 for the others.
     pub const fn sub_block_weights(self) -> usize {
         match self {
-            Self::Q6K => 16,
+            Self::Q2K | Self::Q3K | Self::Q6K => 16,
             _ => 32,
         }
     }
 
-    /// Returns the bits per code: 4, 5, 6 or 8.
+    /// Returns the bits per code: 2, 3, 4, 5, 6 or 8.
     pub const fn code_bits(self) -> u32 {
         match self {
             Self::Q8_0 => 8,
             Self::Q6K => 6,
             Self::Q5_0 | Self::Q5_1 | Self::Q5K => 5,
-            Self::Q4_0 | Self::Q4_1 | Self::Q4K | Self::Iq4Nl | Self::Mxfp4 => 4,
+            Self::Q4_0 | Self::Q4_1 | Self::Q4K | Self::Iq4Nl | Self::Iq4Xs | Self::Mxfp4 => 4,
+            Self::Q3K => 3,
+            Self::Q2K => 2,
         }
     }
 
-    /// Returns the code that means zero in the formats around zero (128, 8, 16, 32). Returns 0 for formats whose
+    /// Returns the code that means zero in the formats around zero (128, 8, 16, 4, 32). Returns 0 for formats whose
     /// codes count up from a minimum or index a table.
     pub const fn zero_code(self) -> u8 {
         match self {
             Self::Q8_0 => 128,
             Self::Q4_0 => 8,
             Self::Q5_0 => 16,
+            Self::Q3K => 4,
             Self::Q6K => 32,
-            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Iq4Nl | Self::Mxfp4 => 0,
+            Self::Q4_1
+            | Self::Q5_1
+            | Self::Q2K
+            | Self::Q4K
+            | Self::Q5K
+            | Self::Iq4Nl
+            | Self::Iq4Xs
+            | Self::Mxfp4 => 0,
         }
     }
 

@@ -56,7 +56,22 @@ fn dequantize_block(kind: BlockType, scales: &BlockScales, codes: &[u8], weights
                 weights.iter_mut().zip(codes).for_each(|(weight, &code)| *weight = d * f32::from(code) - m);
             }
         }
-        BlockType::Q6K => {
+        BlockType::Q2K => {
+            let subs = weights.chunks_exact_mut(16).zip(codes.chunks_exact(16));
+            for ((weights, codes), (&scale, &m)) in subs.zip(scales.scales.iter().zip(&scales.mins)) {
+                let (d, m) = (d * f32::from(scale), min * f32::from(m));
+                weights.iter_mut().zip(codes).for_each(|(weight, &code)| *weight = d * f32::from(code) - m);
+            }
+        }
+        BlockType::Iq4Xs => {
+            let subs = weights.chunks_exact_mut(32).zip(codes.chunks_exact(32));
+            for ((weights, codes), &scale) in subs.zip(&scales.scales) {
+                let d = d * f32::from(scale);
+                let weight_of = |code: u8| d * f32::from(IQ4_NL_VALUES[usize::from(code & 15)]);
+                weights.iter_mut().zip(codes).for_each(|(weight, &code)| *weight = weight_of(code));
+            }
+        }
+        BlockType::Q3K | BlockType::Q6K => {
             let subs = weights.chunks_exact_mut(16).zip(codes.chunks_exact(16));
             for ((weights, codes), &scale) in subs.zip(&scales.scales) {
                 let d = d * f32::from(scale);

@@ -33,6 +33,11 @@ pub enum QuantError {
         /// Length of the output that was given.
         found: usize,
     },
+    /// The format is only read: no quantizer makes it.
+    ReadOnly {
+        /// The format.
+        kind: BlockType,
+    },
     /// A weight is NaN or infinite.
     NotFinite {
         /// The weight's index in the row.
@@ -67,6 +72,10 @@ impl fmt::Display for QuantError {
             }
             Self::Codes { kind, expected, found } => {
                 write!(f, "a {} block holds {expected} codes, not {found}", kind.name())
+            }
+            Self::ReadOnly { kind } => {
+                let known = BlockType::QUANTIZED.map(BlockType::name).join(", ");
+                write!(f, "{} is only read; weights can be quantized to {known}", kind.name())
             }
             Self::NotFinite { position, value } => write!(f, "weight {position} of the row is {value}"),
             Self::TooLarge { kind, position, value } => {

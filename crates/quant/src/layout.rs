@@ -14,14 +14,17 @@
 //! | Q4_1 | `d · q + m` | `d` f16, `m` f16, `qs` 16 bytes, low nibbles first |
 //! | Q5_0 | `d · (q − 16)` | `d` f16, `qh` 4 bytes (bit `i`: bit 4 of code `i`), `qs` 16 bytes, low nibbles first |
 //! | Q5_1 | `d · q + m` | `d` f16, `m` f16, `qh` 4 bytes, `qs` 16 bytes, as Q5_0 |
+//! | Q2_K | `d · sc · q − m · mn` | 16 bytes of scales (bits 0–3 `sc`, 4–7 `mn`), `qs` 64 bytes, `d` f16, `m` f16 |
+//! | Q3_K | `d · sc · (q − 4)` | `qh` 32 bytes, `qs` 64 bytes, 12 bytes of scales (below), `d` f16 |
 //! | Q4_K | `d · sc · q − m · mn` | `d` f16, `m` f16, 12 bytes of scales (below), `qs` 128 bytes |
 //! | Q5_K | `d · sc · q − m · mn` | `d` f16, `m` f16, 12 bytes of scales, `qh` 32 bytes, `qs` 128 bytes |
 //! | Q6_K | `d · sc · (q − 32)` | `ql` 128 bytes, `qh` 64 bytes, 16 × i8 `sc`, `d` f16 |
 //! | IQ4_NL | `d · IQ4_NL_VALUES[q]` | `d` f16, `qs` 16 bytes, low nibbles first |
+//! | IQ4_XS | `d · sc · IQ4_NL_VALUES[q]` | `d` f16, `h` u16, `l` 4 bytes (scales, below), `qs` 128 bytes: every 16 hold 32 codes, low nibbles first |
 //! | MXFP4 | `mxfp4_scale(e) · MXFP4_VALUES[q]` | `e` 1 byte, `qs` 16 bytes, low nibbles first |
 //!
-//! All arithmetic is f32. `d · sc` and `m · mn` are exact, and so is the product of either with a code (11 + 6 + 5
-//! bits, or 11 + 7 + 5). A weight therefore rounds at most once, at the addition, and a fused multiply-add gives the
+//! All arithmetic is f32. `d · sc` and `m · mn` are exact, and so is the product of either with a code or a table's
+//! value (11 + 6 + 5 bits, 11 + 7 + 5, or 11 + 5 + 7). A weight therefore rounds at most once, at the addition, and a fused multiply-add gives the
 //! same bits. The exception would be results outside f32's normal range, which no f16 scale reaches.
 //!
 //! **Q4_K and Q5_K codes**: 64 weights share 32 bytes of `qs`. In group `g` of 4, byte `32g + l` holds code `64g + l`
@@ -30,6 +33,15 @@
 //!
 //! **Q4_K and Q5_K scales**: with bytes `b`, sub-blocks `j` < 4 have `sc = b[j] & 63`, `mn = b[j + 4] & 63`. The
 //! others have `sc = (b[j + 4] & 15) | (b[j − 4] >> 6) << 4`, `mn = (b[j + 4] >> 4) | (b[j] >> 6) << 4`.
+//!
+//! **Q2_K and Q3_K codes**: half `h` of 2 covers weights `128h` to `128h + 127`. Code `128h + 32s + l`, with `s` < 4 and
+//! `l` < 32, has its low 2 bits in bits `2s` and `2s + 1` of `qs[32h + l]`. Q3_K's bit 2 is bit `4h + s` of `qh[l]`.
+//!
+//! **Q3_K scales**: with bytes `b`, sub-block `j` of 16 has `sc = (low | high << 4) − 32`. `low` is bits 0–3 of `b[j]`
+//! for `j` < 8, else bits 4–7 of `b[j − 8]`. `high` is bits `2(j / 4)` and `2(j / 4) + 1` of `b[8 + j % 4]`.
+//!
+//! **IQ4_XS scales**: sub-block `j` of 8 has `sc = (low | high << 4) − 32`. `low` is bits `4(j % 2)` to `4(j % 2) + 3` of
+//! `l[j / 2]`. `high` is bits `2j` and `2j + 1` of `h`.
 //!
 //! **Q6_K codes**: half `h` of 2 covers weights `128h` to `128h + 127`. For `l` < 32, the codes of the half are `l`,
 //! `l + 32`, `l + 64` and `l + 96`. The first two take their low 4 bits from bits 0–3 of `ql[64h + l]` and
@@ -43,15 +55,17 @@ use crate::{BlockType, QuantError};
 pub struct BlockScales {
     /// Bits of the f16 `d`. 0 for MXFP4.
     pub d: u16,
-    /// Bits of the f16 `m`. Q4_1 and Q5_1 add `m`. Q4_K and Q5_K subtract `m` times `mins`. 0 for the other formats.
+    /// Bits of the f16 `m`. Q4_1 and Q5_1 add `m`. Q2_K, Q4_K and Q5_K subtract `m` times `mins`. 0 for the other
+    /// formats.
     pub dmin: u16,
     /// MXFP4's scale byte. 0 for the other formats.
     pub e8m0: u8,
-    /// Number of sub-blocks: 8 for Q4_K and Q5_K, 16 for Q6_K, 1 for the others.
+    /// Number of sub-blocks: 8 for Q4_K, Q5_K and IQ4_XS, 16 for Q2_K, Q3_K and Q6_K, 1 for the others.
     pub count: usize,
-    /// Integer scale of each sub-block: 0 to 63, or any i8 for Q6_K. 1 if the format has none. 0 beyond `count`.
+    /// Integer scale of each sub-block: 0 to 63 for Q4_K and Q5_K, 0 to 15 for Q2_K, −32 to 31 for Q3_K and IQ4_XS, any
+    /// i8 for Q6_K. 1 if the format has none. 0 beyond `count`.
     pub scales: [i8; 16],
-    /// Integer minimum of each sub-block of Q4_K and Q5_K (0 to 63). 0 for the other formats.
+    /// Integer minimum of each sub-block of Q4_K and Q5_K (0 to 63) and of Q2_K (0 to 15). 0 for the other formats.
     pub mins: [u8; 16],
 }
 
@@ -66,7 +80,7 @@ pub const fn mxfp4_scale(e: u8) -> f32 {
 }
 
 /// Writes the unsigned codes of one block to `out`, in the order of the weights. Q8_0 has 0 to 255 (0 means −128),
-/// the others have 0 to 15, 31 or 63.
+/// the others have 0 to 3, 7, 15, 31 or 63.
 ///
 /// # Errors
 /// Fails if `block` is not one block long, or if `out` does not have [`BlockType::block_weights`] elements.
@@ -98,6 +112,22 @@ pub fn codes(kind: BlockType, block: &[u8], out: &mut [u8]) -> Result<(), QuantE
             }
         }
         BlockType::Q6K => six_bits(block, out),
+        BlockType::Q2K => bit_pairs(block.get(16..80).unwrap_or_default(), out),
+        BlockType::Q3K => {
+            bit_pairs(block.get(32..96).unwrap_or_default(), out);
+            let high = block.get(..32).unwrap_or_default();
+            for (sub, group) in out.chunks_exact_mut(32).enumerate() {
+                for (code, &bits) in group.iter_mut().zip(high) {
+                    *code |= (bits >> sub & 1) << 2;
+                }
+            }
+        }
+        BlockType::Iq4Xs => {
+            let qs = block.get(8..).unwrap_or_default();
+            for (group, qs) in out.chunks_exact_mut(32).zip(qs.chunks_exact(16)) {
+                nibbles(qs, group);
+            }
+        }
     }
     Ok(())
 }
@@ -136,6 +166,31 @@ pub fn sub_scales(kind: BlockType, block: &[u8], out: &mut BlockScales) -> Resul
             out.d = word(208);
             out.count = 16;
             out.scales = std::array::from_fn(|i| byte(block, 192 + i).cast_signed());
+        }
+        BlockType::Q2K => {
+            (out.d, out.dmin) = (word(80), word(82));
+            out.count = 16;
+            out.scales = std::array::from_fn(|i| (byte(block, i) & 15).cast_signed());
+            out.mins = std::array::from_fn(|i| byte(block, i) >> 4);
+        }
+        BlockType::Q3K => {
+            out.d = word(108);
+            out.count = 16;
+            out.scales = std::array::from_fn(|i| {
+                let low = byte(block, 96 + i % 8) >> (4 * (i / 8)) & 15;
+                let high = byte(block, 104 + i % 4) >> (2 * (i / 4)) & 3;
+                (low | high << 4).cast_signed() - 32
+            });
+        }
+        BlockType::Iq4Xs => {
+            out.d = word(0);
+            out.count = 8;
+            let high = word(2);
+            for (i, scale) in out.scales.iter_mut().enumerate().take(8) {
+                let low = byte(block, 4 + i / 2) >> (4 * (i % 2)) & 15;
+                let high = (high >> (2 * i) & 3) as u8;
+                *scale = (low | high << 4).cast_signed() - 32;
+            }
         }
     }
     Ok(())
@@ -240,6 +295,17 @@ fn five_bits(block: &[u8], out: &mut [u8]) {
 fn nibble_groups(qs: &[u8], out: &mut [u8]) {
     for (group, qs) in out.chunks_exact_mut(64).zip(qs.chunks_exact(32)) {
         nibbles(qs, group);
+    }
+}
+
+/// Unpacks 64 bytes to 256 codes of 2 bits. Every 32 bytes hold 128 codes.
+fn bit_pairs(qs: &[u8], out: &mut [u8]) {
+    for (half, qs) in out.chunks_exact_mut(128).zip(qs.chunks_exact(32)) {
+        for (part, group) in half.chunks_exact_mut(32).enumerate() {
+            for (code, &bits) in group.iter_mut().zip(qs) {
+                *code = bits >> (2 * part) & 3;
+            }
+        }
     }
 }
 

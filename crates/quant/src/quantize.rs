@@ -17,7 +17,8 @@ use crate::{BlockType, MXFP4_VALUES, QuantError, iq4_nl, k_quants};
 ///
 /// # Errors
 /// Fails if `weights` is not a whole number of blocks, or if `out` does not have the length that they need. Also
-/// fails if a weight is NaN or infinite, or if a scale overflows f16. `out` then holds some blocks of the row.
+/// fails for a format outside [`BlockType::QUANTIZED`], if a weight is NaN or infinite, or if a scale overflows f16.
+/// `out` then holds some blocks of the row.
 pub fn quantize_row(kind: BlockType, weights: &[f32], out: &mut [u8]) -> Result<(), QuantError> {
     let expected =
         kind.row_bytes(weights.len()).ok_or(QuantError::RaggedRow { kind, weights: weights.len() })?;
@@ -35,6 +36,7 @@ pub fn quantize_row(kind: BlockType, weights: &[f32], out: &mut [u8]) -> Result<
         BlockType::Q6K => blocks(kind, weights, out, k_quants::q6_k),
         BlockType::Iq4Nl => blocks(kind, weights, out, iq4_nl::iq4_nl),
         BlockType::Mxfp4 => blocks(kind, weights, out, mxfp4),
+        BlockType::Q2K | BlockType::Q3K | BlockType::Iq4Xs => Err(QuantError::ReadOnly { kind }),
     }
 }
 

@@ -28,6 +28,12 @@ fn weights() -> impl Strategy<Value = Vec<f32>> {
     })
 }
 
+/// Generates a format that the quantizer makes.
+fn quantized_kind() -> impl Strategy<Value = BlockType> {
+    prop::sample::select(BlockType::QUANTIZED.to_vec())
+}
+
+/// Generates any format.
 fn kind() -> impl Strategy<Value = BlockType> {
     prop::sample::select(BlockType::ALL.to_vec())
 }
@@ -51,6 +57,7 @@ fn worst_share(kind: BlockType) -> f32 {
         BlockType::Q4K => 0.15,
         BlockType::Q5K => 0.08,
         BlockType::Q6K => 0.05,
+        BlockType::Q2K | BlockType::Q3K | BlockType::Iq4Xs => panic!("{kind} is not quantized here"),
     }
 }
 
@@ -58,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
     #[test]
-    fn a_round_trip_errs_within_the_bound_of_the_format(kind in kind(), weights in weights()) {
+    fn a_round_trip_errs_within_the_bound_of_the_format(kind in quantized_kind(), weights in weights()) {
         let back = dequantized(kind, &quantized(kind, &weights).unwrap());
         for (x, y) in weights.chunks(kind.block_weights()).zip(back.chunks(kind.block_weights())) {
             let bound = peak(x) * worst_share(kind) + 1e-5;
@@ -71,7 +78,7 @@ proptest! {
     /// Weights that a format represents exactly come back exactly (Q8_0, Q4_0, Q5_0, MXFP4). In the other formats the
     /// second rounding changes them less than the first one did.
     #[test]
-    fn quantizing_again_changes_nothing(kind in kind(), weights in weights()) {
+    fn quantizing_again_changes_nothing(kind in quantized_kind(), weights in weights()) {
         let once = dequantized(kind, &quantized(kind, &weights).unwrap());
         let twice = dequantized(kind, &quantized(kind, &once).unwrap());
         match kind {
@@ -89,7 +96,7 @@ proptest! {
     /// Scaling by a power of two scales the result, within the precision of f16 scales, because the search uses only
     /// ratios of weights.
     #[test]
-    fn the_search_does_not_see_the_scale(kind in kind(), weights in weights(), power in -3_i32..4) {
+    fn the_search_does_not_see_the_scale(kind in quantized_kind(), weights in weights(), power in -3_i32..4) {
         // Keeps the peak away from a power of two, where MXFP4 follows the reference in rounding the peak's
         // logarithm.
         let size = 12.0 / peak(&weights).max(1e-3);
@@ -102,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_weights_give_the_same_bytes_wherever_they_stand(kind in kind(), weights in weights()) {
+    fn the_same_weights_give_the_same_bytes_wherever_they_stand(kind in quantized_kind(), weights in weights()) {
         let alone = quantized(kind, &weights).unwrap();
         let twice = quantized(kind, &[weights.clone(), weights].concat()).unwrap();
         prop_assert_eq!([alone.clone(), alone].concat(), twice);
@@ -128,8 +135,9 @@ proptest! {
             let expected = match kind {
                 BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 => d * centred,
                 BlockType::Q4_1 | BlockType::Q5_1 => d * centred + m,
-                BlockType::Q4K | BlockType::Q5K => d * sc * centred - m * mn,
-                BlockType::Q6K => d * sc * centred,
+                BlockType::Q2K | BlockType::Q4K | BlockType::Q5K => d * sc * centred - m * mn,
+                BlockType::Q3K | BlockType::Q6K => d * sc * centred,
+                BlockType::Iq4Xs => d * sc * f32::from(IQ4_NL_VALUES[usize::from(q)]),
                 BlockType::Iq4Nl => d * f32::from(IQ4_NL_VALUES[usize::from(q)]),
                 BlockType::Mxfp4 => mxfp4_scale(scales.e8m0) * f32::from(MXFP4_VALUES[usize::from(q)]),
             };
@@ -140,7 +148,7 @@ proptest! {
     /// Any float bits give either blocks or an error. Accepted blocks hold finite weights.
     #[test]
     fn any_floats_are_quantized_or_refused(
-        kind in kind(),
+        kind in quantized_kind(),
         bits in prop::collection::vec(any::<u32>(), 256),
         mask in prop::sample::select(vec![u32::MAX, 0xBFFF_FFFF, 0x8FFF_FFFF, 0xCFFF_FFFF, 0x807F_FFFF]),
     ) {
@@ -172,11 +180,19 @@ proptest! {
 fn a_nan_or_infinite_scale_passes_through() {
     for kind in BlockType::ALL.into_iter().filter(|kind| *kind != BlockType::Mxfp4) {
         let mut block = vec![0xFF; kind.block_bytes()];
-        let at = if kind == BlockType::Q6K { 208 } else { 0 };
+        let at = match kind {
+            BlockType::Q2K => 80,
+            BlockType::Q3K => 108,
+            BlockType::Q6K => 208,
+            _ => 0,
+        };
         for (scale, nan) in [(0x7E00_u16, true), (0x7C00, false)] {
             block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-            if matches!(kind, BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K) {
-                block[2..4].fill(0);
+            if matches!(
+                kind,
+                BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q2K | BlockType::Q4K | BlockType::Q5K
+            ) {
+                block[at + 2..at + 4].fill(0);
             }
             let weights = dequantized(kind, &block);
             assert!(
@@ -189,7 +205,7 @@ fn a_nan_or_infinite_scale_passes_through() {
 
 #[test]
 fn a_weight_that_is_not_finite_is_named_by_its_place() {
-    for kind in BlockType::ALL {
+    for kind in BlockType::QUANTIZED {
         for (position, value) in
             [(0, f32::NAN), (31, f32::INFINITY), (300, f32::NEG_INFINITY), (511, -f32::NAN)]
         {
@@ -206,7 +222,7 @@ fn a_weight_that_is_not_finite_is_named_by_its_place() {
 
 #[test]
 fn a_scale_beyond_f16_is_refused() {
-    for kind in BlockType::ALL {
+    for kind in BlockType::QUANTIZED {
         for value in [1e9_f32, 3e38, -3e38] {
             let mut weights = vec![0.5; 512];
             weights[300] = value;
@@ -242,7 +258,8 @@ fn wrong_lengths_are_refused() {
             let mut floats = vec![0.5; weights];
             let mut blocks = vec![0; bytes];
             let row = format!("{kind}: {weights} weights, {bytes} bytes");
-            assert_eq!(quantize_row(kind, &floats, &mut blocks).is_ok(), accepted, "{row}");
+            let quantized = quantize_row(kind, &floats, &mut blocks);
+            assert_eq!(quantized.is_ok(), accepted && kind.is_quantized_here(), "{row}: {quantized:?}");
             assert_eq!(dequantize_row(kind, &blocks, &mut floats).is_ok(), accepted, "{row}");
         }
         let (mut block, mut room) = (vec![0; bytes], vec![0; weights]);
@@ -263,10 +280,13 @@ fn names_ids_and_sizes() {
         (BlockType::Q4_1, "q4_1", 3, 32, 20),
         (BlockType::Q5_0, "q5_0", 6, 32, 22),
         (BlockType::Q5_1, "q5_1", 7, 32, 24),
+        (BlockType::Q2K, "q2_k", 10, 256, 84),
+        (BlockType::Q3K, "q3_k", 11, 256, 110),
         (BlockType::Q4K, "q4_k", 12, 256, 144),
         (BlockType::Q5K, "q5_k", 13, 256, 176),
         (BlockType::Q6K, "q6_k", 14, 256, 210),
         (BlockType::Iq4Nl, "iq4_nl", 20, 32, 18),
+        (BlockType::Iq4Xs, "iq4_xs", 23, 256, 136),
         (BlockType::Mxfp4, "mxfp4", 39, 32, 17),
     ];
     assert_eq!(rows.map(|row| row.0), BlockType::ALL);
@@ -278,9 +298,22 @@ fn names_ids_and_sizes() {
         assert_eq!(kind.row_bytes(weights * 3), Some(bytes * 3));
         assert_eq!(kind.row_bytes(weights * 3 + 1), None);
     }
-    assert_eq!(BlockType::from_name("q3_k"), None);
+    assert_eq!(BlockType::from_name("iq3_s"), None);
     assert_eq!(BlockType::from_ggml_id(0), None);
     let most = usize::MAX / 32 * 32;
     assert_eq!(BlockType::Q8_0.row_bytes(most), None);
     assert_eq!(BlockType::Q4_0.row_bytes(most), (most / 32).checked_mul(18));
+}
+
+#[test]
+fn formats_that_are_only_read_are_refused_by_the_quantizer_with_those_that_it_makes() {
+    let (weights, mut counted) = ([0.5; 256], 0);
+    for kind in BlockType::ALL.into_iter().filter(|kind| !kind.is_quantized_here()) {
+        counted += 1;
+        let error = quantized(kind, &weights).unwrap_err();
+        assert_eq!(error, QuantError::ReadOnly { kind });
+        let said = error.to_string();
+        assert!(said.starts_with(kind.name()) && said.contains("q4_k, q5_k"), "{said}");
+    }
+    assert_eq!(counted, BlockType::ALL.len() - BlockType::QUANTIZED.len());
 }

@@ -16,7 +16,7 @@ use crate::weights::{Stored, WeightFile, Weights, tensor_error};
 
 use super::config::{self, Found};
 use super::meta::Meta;
-use super::{Entry, Header, names, tokenizer};
+use super::{Entry, Header, names, tensor_type, tokenizer};
 
 /// The tensors of one part, by their names in the file.
 type Tensors = BTreeMap<String, Entry>;
@@ -56,6 +56,7 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
         listed_in: name.to_owned(),
         called_for_by: "the metadata",
         alias_of: names::from_hugging_face,
+        supported: tensor_type::SUPPORTED,
     };
     let mut rope_factors = None;
     for (index, mut part) in parts(source, name, &header, &mut weights.files)?.into_iter().enumerate() {

@@ -60,6 +60,10 @@ static TYPES: [TensorType; 34] = [
     of(41, "Q1_0", 128, 18),
 ];
 
+/// The types of weights that this project computes with, as messages show them.
+pub(super) const SUPPORTED: &str = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, \
+                                    IQ4_XS and MXFP4";
+
 impl TensorType {
     /// Returns the type with ggml's number `id`.
     pub fn of(id: u32) -> Option<&'static Self> {
@@ -112,7 +116,13 @@ mod tests {
                 assert_eq!(TensorType::of_dtype(dtype), Some(known));
             }
         }
-        assert_eq!(seen, 13);
+        assert_eq!(seen, 16);
+        let names: Vec<&str> = SUPPORTED.split(", ").flat_map(|names| names.split(" and ")).collect();
+        assert_eq!(names.len(), seen);
+        for name in names {
+            let dtype = DType::from_name(name).unwrap();
+            assert_eq!(TensorType::of_dtype(dtype).unwrap().name, name);
+        }
         assert!(TYPES[2].tensor_bytes(&[2, 33]).unwrap_err().contains("rows of 33"));
         assert!(TYPES[0].tensor_bytes(&[usize::MAX, 2]).unwrap_err().contains("overflows"));
     }

@@ -242,7 +242,7 @@ fn every_block_format_may_be_a_weight() {
         let tensor = checkpoint.tensor("model.layers.0.self_attn.q_proj.weight").unwrap();
         assert_eq!((tensor.dtype, tensor.bytes.len()), (dtype, 32 * dtype.row_bytes(32).unwrap()));
     }
-    for kind in ["q4_k", "q5_k", "q6_k"] {
+    for kind in ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"] {
         let dtype = DType::from_name(kind).unwrap();
         assert!(Writer::new().tensor("t", dtype, &[2, 256]).is_ok() && dtype.row_bytes(128).is_none());
     }

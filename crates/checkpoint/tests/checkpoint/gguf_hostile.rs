@@ -230,6 +230,14 @@ fn models_that_are_not_supported_are_refused_by_name() {
         small.bytes()
     };
     let per_layer = |values: &[i32]| Setting::Numbers(Numbers::of_i32(values));
+    // The type of a matrix of F32 becomes another one of four bytes.
+    let of_i32 = |name: &str| {
+        let mut bytes = small().tensor(name, DType::F32, &[32, 32]).bytes();
+        let at = bytes.windows(name.len()).position(|part| part == name.as_bytes()).unwrap();
+        let kind = at + name.len() + 4 + 2 * 8;
+        bytes[kind] = 26;
+        bytes
+    };
     let q8 = DType::from_name("q8_0").unwrap();
     check_refused(vec![
         (
@@ -332,6 +340,11 @@ fn models_that_are_not_supported_are_refused_by_name() {
             "wrong shape",
             tensor("blk.0.ffn_up.weight", &[31, 32]),
             &["ffn_up", "is [31, 32]", "says [32, 32]"],
+        ),
+        (
+            "a type that is not computed",
+            of_i32("blk.0.ffn_up.weight"),
+            &["blk.0.ffn_up.weight", "dtype I32 is not supported", "BF16, Q8_0", "IQ4_XS and MXFP4"],
         ),
         (
             "a norm in blocks",

@@ -19,9 +19,11 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 HERE = pathlib.Path(__file__).parent
 KINDS = {"q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q4_k": 12, "q5_k": 13, "q6_k": 14, "iq4_nl": 20, "mxfp4": 39}
+# Formats that are only read, made after the others so that those keep their bytes.
+READ_ONLY = {"q2_k": 10, "q3_k": 11, "iq4_xs": 23}
 SAME_BITS = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
 # Where the f16 scales of a block stand.
-SCALES_AT = {"q6_k": [208], "mxfp4": [], "q4_1": [0, 2], "q5_1": [0, 2], "q4_k": [0, 2], "q5_k": [0, 2]}
+SCALES_AT = {"q2_k": [80, 82], "q3_k": [108], "q6_k": [208], "mxfp4": [], "q4_1": [0, 2], "q5_1": [0, 2], "q4_k": [0, 2], "q5_k": [0, 2]}
 
 
 def random_blocks(rng, kind, size, count):
@@ -82,19 +84,26 @@ def rmse_of_ggml(library, kind, weights):
     return np.sqrt(np.mean((back.astype(np.float64) - weights) ** 2))
 
 
+def write_blocks(rng, kind, number):
+    number = GGMLQuantizationType(number)
+    block, size = GGML_QUANT_SIZES[number]
+    blocks = random_blocks(rng, kind, size, 512 // block if block == 256 else 12)
+    (HERE / f"{kind}.blocks").write_bytes(blocks.tobytes())
+    (HERE / f"{kind}.f32").write_bytes(quants.dequantize(blocks, number).astype("<f4").tobytes())
+
+
 def main():
     rng = np.random.default_rng(20)
     for kind, number in KINDS.items():
-        number = GGMLQuantizationType(number)
-        block, size = GGML_QUANT_SIZES[number]
-        blocks = random_blocks(rng, kind, size, 512 // block if block == 256 else 12)
-        (HERE / f"{kind}.blocks").write_bytes(blocks.tobytes())
-        (HERE / f"{kind}.f32").write_bytes(quants.dequantize(blocks, number).astype("<f4").tobytes())
+        write_blocks(rng, kind, number)
     weights = hard_weights(rng)
     assert weights.shape == (64, 32)
     (HERE / "weights.f32").write_bytes(weights.astype("<f4").tobytes())
     for kind in SAME_BITS:
         (HERE / f"{kind}.quant").write_bytes(quants.quantize(weights, GGMLQuantizationType(KINDS[kind])).tobytes())
+    rng = np.random.default_rng(33)
+    for kind, number in READ_ONLY.items():
+        write_blocks(rng, kind, number)
     if len(sys.argv) == 3 and sys.argv[1] == "--ggml":
         library, weights = ctypes.CDLL(sys.argv[2]), made_weights(65536)
         lines = [f"{kind}\t{rmse_of_ggml(library, kind, weights):.9e}\n" for kind in KINDS]

@@ -115,7 +115,8 @@ fn fitting(wanted: DType, k: usize, fallbacks: &mut Vec<String>) -> DType {
 }
 
 fn of_type(name: &str) -> Result<DType, String> {
-    DType::from_name(name).ok_or_else(|| {
+    let made = |dtype: &DType| !matches!(dtype, DType::Block(kind) if !kind.is_quantized_here());
+    DType::from_name(name).filter(made).ok_or_else(|| {
         format!("`{name}` is not a type; there are f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, iq4_nl and mxfp4")
     })
 }
