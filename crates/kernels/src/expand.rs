@@ -1,5 +1,5 @@
-//! Widens quantized weights to f32, one panel at a time, for products in compute mode `exact` and for token
-//! embeddings.
+//! Widens quantized weights to f32, one panel at a time, for products in compute mode `exact`, for those with 8-bit
+//! floats in both modes, and for token embeddings.
 //! Must not know: threads. The values equal ggml's, bit for bit.
 
 use crate::gemm::{BLOCK_K, Product};
@@ -27,7 +27,9 @@ unsafe fn widen<N: Ints, F: Format>(panel: *const u8, spans: usize, out: *mut f3
         };
         (@ $half:literal, $step:literal, $codes:ident, $scale:ident, $offset:ident, $to:ident, [$($byte:literal)*]) => {$(
             let zero = N::splat(F::ZERO.map_or(0, |bits| -(1 << bits)));
-            let weight = N::F::mul(N::to_f32(N::add(N::byte::<$byte>($codes), zero)), $scale);
+            let code = N::byte::<$byte>($codes);
+            let value = if F::FLOATS { N::e4m3(code) } else { N::to_f32(N::add(code, zero)) };
+            let weight = N::F::mul(value, $scale);
             let weight = if F::OFFSET { N::F::add(weight, $offset) } else { weight };
             N::F::store($to.add((16 * $half + 4 * $step + $byte) * LANES), weight);
         )*};

@@ -304,6 +304,88 @@ impl Format for Iq4Xs {
     }
 }
 
+/// Inputs in a span of an F8 or a W4 format.
+const LONG_SPAN: usize = 4 * GROUP;
+
+/// 8-bit floats with an f32 scale for every 32 inputs (`GROUPS` is 4) or 128 (1). A span's head holds `[GROUPS][16]`
+/// scales.
+#[derive(Clone, Copy)]
+pub(crate) struct FloatFormat<const GROUPS: usize>;
+
+pub(crate) type F8G32 = FloatFormat<4>;
+pub(crate) type F8G128 = FloatFormat<1>;
+
+impl<const GROUPS: usize> Packed for FloatFormat<GROUPS> {
+    const KIND: BlockType = if GROUPS == 1 { BlockType::F8G128 } else { BlockType::F8G32 };
+}
+
+impl<const GROUPS: usize> Format for FloatFormat<GROUPS> {
+    type Opened = Opened<0, { WIDE }>;
+    const SPAN: usize = LONG_SPAN;
+    const CODES: Codes = Codes::Bytes;
+    const HEAD: usize = GROUPS * 4 * LANES;
+    const ZERO: Option<u32> = None;
+    const WIDE: bool = true;
+    const FLOATS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+        let index = if GROUPS == 1 { 0 } else { group };
+        // SAFETY: the caller's contract: index < GROUPS, so its scales lie inside the head.
+        unsafe { N::F::load(span.cast::<f32>().add(index * LANES)) }
+    }
+}
+
+/// Four bits with a scale and a zero for every 32 inputs (`GROUPS` is 4) or 128 (1). The scale is a bf16 or an f16. A
+/// span's head holds `[GROUPS][16]` scales and `[GROUPS][16]` zeros of one byte, up to a whole line. `s · q` and `s · z`
+/// are exact, so their difference rounds like `s · (q − z)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Int4Format<const BF16: bool, const GROUPS: usize>;
+
+pub(crate) type W4F16G32 = Int4Format<false, 4>;
+pub(crate) type W4F16G128 = Int4Format<false, 1>;
+pub(crate) type W4Bf16G32 = Int4Format<true, 4>;
+pub(crate) type W4Bf16G128 = Int4Format<true, 1>;
+
+impl<const BF16: bool, const GROUPS: usize> Packed for Int4Format<BF16, GROUPS> {
+    const KIND: BlockType = match (BF16, GROUPS) {
+        (false, 1) => BlockType::W4F16G128,
+        (false, _) => BlockType::W4F16G32,
+        (true, 1) => BlockType::W4Bf16G128,
+        (true, _) => BlockType::W4Bf16G32,
+    };
+}
+
+impl<const BF16: bool, const GROUPS: usize> Format for Int4Format<BF16, GROUPS> {
+    type Opened = Opened<0, { WITH_OFFSET }>;
+    const SPAN: usize = LONG_SPAN;
+    const CODES: Codes = Codes::Nibbles;
+    const HEAD: usize = (GROUPS * (HALVES_BYTES + LANES)).next_multiple_of(LINE);
+    const ZERO: Option<u32> = None;
+    const OFFSET: bool = true;
+    const OPENS_ALWAYS: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+        let index = if GROUPS == 1 { 0 } else { group };
+        // SAFETY: the caller's contract: index < GROUPS, so its scales lie inside the head.
+        unsafe {
+            let at = span.add(index * HALVES_BYTES).cast();
+            if BF16 { N::F::load_bf16(at) } else { N::F::load_f16(at) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn offset<N: Ints, const HALF: usize>(span: *const u8, group: usize) -> <N::F as Simd>::V {
+        let index = if GROUPS == 1 { 0 } else { group };
+        // SAFETY: the caller's contract: index < GROUPS, so its zeros lie inside the head.
+        unsafe {
+            let zero = N::to_f32(N::widen_u8(span.add(GROUPS * HALVES_BYTES + index * LANES)));
+            N::F::sub(N::F::splat(0.0), N::F::mul(Self::scale::<N, 0>(span, group), zero))
+        }
+    }
+}
+
 /// Evaluates an expression with `F` bound to the packed format of a block type.
 macro_rules! with_format {
     ($kind:expr, $F:ident => $body:expr) => {
@@ -312,7 +394,8 @@ macro_rules! with_format {
             [
                 Q8_0 is Q80, Q4_0 is Q40, Q4_1 is Q41, Q5_0 is Q50, Q5_1 is Q51,
                 Q2K is Q2K, Q3K is Q3K, Q4K is Q4K, Q5K is Q5K, Q6K is Q6K,
-                Iq4Nl is Iq4Nl, Iq4Xs is Iq4Xs, Mxfp4 is Mxfp4
+                Iq4Nl is Iq4Nl, Iq4Xs is Iq4Xs, Mxfp4 is Mxfp4, F8G32 is F8G32, F8G128 is F8G128,
+                W4F16G32 is W4F16G32, W4F16G128 is W4F16G128, W4Bf16G32 is W4Bf16G32, W4Bf16G128 is W4Bf16G128
             ]
         )
     };

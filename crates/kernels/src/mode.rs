@@ -10,7 +10,8 @@ pub enum ComputeMode {
     #[default]
     Exact,
     /// Activations are rounded to the type that the processor multiplies fastest: int8 with one scale per 32 for
-    /// quantized weights, bf16 for bf16 weights. f32 and f16 weights are multiplied as in [`ComputeMode::Exact`].
+    /// quantized weights, bf16 for bf16 weights. f32, f16 and 8-bit float weights are multiplied as in
+    /// [`ComputeMode::Exact`].
     Fast,
 }
 

@@ -58,7 +58,7 @@ fn blocks<F: Packed>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8])
             // Cannot fail: `block` is a whole block, and there is room for its codes.
             let _ = codes(F::KIND, block, unpacked);
             let _ = sub_scales(F::KIND, block, &mut scales);
-            put_scales(F::KIND, span, index % per_span, lane, &scales);
+            put_scales(F::KIND, span, (index % per_span, per_span), lane, &scales);
             let groups = F::KIND.block_weights() / GROUP;
             if F::KIND == BlockType::Q3K {
                 // Three bits around 4 become four bits around 8.
@@ -74,20 +74,38 @@ fn blocks<F: Packed>(parts: &[Part<'_>], k: usize, panel: usize, out: &mut [u8])
     }
 }
 
-/// Writes the scales of one block: for group `group` in formats with blocks of 32, for the whole span in K formats.
-fn put_scales(kind: BlockType, span: &mut [u8], group: usize, lane: usize, scales: &BlockScales) {
+/// Writes the scales of one block: the first number of `block` is its index in its span, the second the number of blocks
+/// in a span.
+fn put_scales(
+    kind: BlockType,
+    span: &mut [u8],
+    (block, per_span): (usize, usize),
+    lane: usize,
+    scales: &BlockScales,
+) {
     let mut put_half = |index: usize, bits: u16| {
         if let Some(target) = span.as_chunks_mut::<2>().0.get_mut(index * LANES + lane) {
             *target = bits.to_le_bytes();
         }
     };
     match kind {
-        BlockType::Mxfp4 => put_half(group, (layout::mxfp4_scale(scales.e8m0).to_bits() >> 16) as u16),
+        BlockType::Mxfp4 => put_half(block, (layout::mxfp4_scale(scales.e8m0).to_bits() >> 16) as u16),
         BlockType::Q4_1 | BlockType::Q5_1 => {
-            put_half(group, scales.d);
-            put_half(2 + group, scales.dmin);
+            put_half(block, scales.d);
+            put_half(2 + block, scales.dmin);
         }
-        BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Iq4Nl => put_half(group, scales.d),
+        BlockType::Q8_0 | BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Iq4Nl => put_half(block, scales.d),
+        BlockType::F8G32 | BlockType::F8G128 => {
+            if let Some(target) = span.as_chunks_mut::<4>().0.get_mut(block * LANES + lane) {
+                *target = layout::f8_scale(scales).to_le_bytes();
+            }
+        }
+        BlockType::W4F16G32 | BlockType::W4F16G128 | BlockType::W4Bf16G32 | BlockType::W4Bf16G128 => {
+            put_half(block, scales.d);
+            if let Some(target) = span.get_mut((2 * per_span + block) * LANES + lane) {
+                *target = scales.mins[0];
+            }
+        }
         BlockType::Q3K | BlockType::Q4K | BlockType::Q5K | BlockType::Q6K | BlockType::Iq4Xs => {
             put_half(0, scales.d);
             put_half(1, scales.dmin);

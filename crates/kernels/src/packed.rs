@@ -56,7 +56,7 @@ pub(crate) trait Packed: Format {
     const KIND: BlockType;
 }
 
-/// The layout of weights in spans. A weight is `scale · (code − zero) + offset`.
+/// The layout of weights in spans. A weight is `scale · (code − zero) + offset`, or the scale times a float.
 pub(crate) trait Format: Copy + 'static {
     /// The unpacked form of the same weights, with a byte for each code. Several groups of rows read this form.
     type Opened: Format;
@@ -76,6 +76,8 @@ pub(crate) trait Format: Copy + 'static {
     const WIDE: bool = false;
     /// Maps a code to its value plus zero. `None` if the code is the value itself.
     const TABLE: Option<[u8; 16]> = None;
+    /// Whether codes are 8-bit floats (e4m3). They are widened in both compute modes: no integer product takes them.
+    const FLOATS: bool = false;
     /// Whether every code is a byte already.
     const IS_OPEN: bool = matches!(Self::CODES, Codes::Bytes);
     /// Whether several groups of rows should always share unpacked weights: their codes are spread over two places, or

@@ -51,6 +51,9 @@ pub(crate) trait Ints: Copy + 'static {
     unsafe fn add_pair_plane<const PAIR: u32>(bytes: Self::B, plane: Self::B) -> Self::B;
     /// Byte `BYTE` (0–3) of each lane as an unsigned integer.
     unsafe fn byte<const BYTE: u32>(bytes: Self::B) -> Self::I;
+    /// The values of 8-bit floats (e4m3), which are below 256. NaN becomes ±480: such codes are refused when weights are
+    /// loaded.
+    unsafe fn e4m3(codes: Self::I) -> <Self::F as Simd>::V;
     /// `sums + Σ codes · x` over the four unsigned bytes of each lane and the four signed bytes (−127..=127) at `x`.
     /// `WIDE` is set if a code may be above 63.
     unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I;
@@ -59,6 +62,20 @@ pub(crate) trait Ints: Copy + 'static {
     unsafe fn quantize(x: &[f32; GROUP]) -> QuantizedGroup {
         quantized_group::quantize_group(x)
     }
+}
+
+/// The exponent field that e4m3's exponent is added to: the difference of the two biases.
+pub(crate) const E4M3_BIAS: i32 = (127 - 7) << 23;
+/// The smallest normal value of e4m3.
+pub(crate) const E4M3_NORMAL: f32 = 1.0 / 64.0;
+
+/// Returns the value of an 8-bit float without its sign. Read as an f32, a normal code is its value `t`. Below
+/// [`E4M3_NORMAL`] the mantissa has no leading one, and `2t − E4M3_NORMAL` removes it. From there on `t` is the smaller
+/// of the two. No step has a denormal operand, which would be flushed.
+#[inline(always)]
+fn e4m3_magnitude(code: u32) -> f32 {
+    let t = f32::from_bits((code << 20).wrapping_add(E4M3_BIAS.cast_unsigned()));
+    t.min(2.0 * t - E4M3_NORMAL)
 }
 
 impl Ints for Scalar {
@@ -156,6 +173,14 @@ impl Ints for Scalar {
     #[inline(always)]
     unsafe fn byte<const BYTE: u32>(bytes: Self::B) -> Self::I {
         std::array::from_fn(|lane| i32::from(bytes[4 * lane + BYTE as usize]))
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(codes: Self::I) -> [f32; LANES] {
+        codes.map(|code| {
+            let magnitude = e4m3_magnitude(code.cast_unsigned() & 0x7F);
+            if code & 0x80 == 0 { magnitude } else { -magnitude }
+        })
     }
 
     #[inline(never)]

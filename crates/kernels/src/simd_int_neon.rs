@@ -3,7 +3,7 @@
 
 use std::arch::aarch64::*;
 
-use crate::simd_int::Ints;
+use crate::simd_int::{E4M3_BIAS, E4M3_NORMAL, Ints};
 use crate::simd_neon::{Neon, quarters};
 
 /// NEON with the dot-product instructions of Armv8.2.
@@ -76,6 +76,23 @@ unsafe fn add_bits(bytes: uint8x16_t, plane: *const u8) -> uint8x16_t {
         let bits = vcombine_u8(vdup_n_u8(plane.read()), vdup_n_u8(plane.add(1).read()));
         let set = vtstq_u8(bits, vld1q_u8(BIT.as_ptr()));
         vorrq_u8(bytes, vandq_u8(set, vdupq_n_u8(16)))
+    }
+}
+
+/// Returns the values of four 8-bit floats (e4m3).
+///
+/// # Safety
+/// Needs NEON.
+#[inline(always)]
+unsafe fn e4m3_of(codes: Sums) -> float32x4_t {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let magnitude = vshlq_n_s32::<20>(vandq_s32(codes, vdupq_n_s32(0x7F)));
+        let t = vreinterpretq_f32_s32(vaddq_s32(magnitude, vdupq_n_s32(E4M3_BIAS)));
+        let other = vsubq_f32(vaddq_f32(t, t), vdupq_n_f32(E4M3_NORMAL));
+        let sign = vshlq_n_s32::<24>(vandq_s32(codes, vdupq_n_s32(0x80)));
+        let value = vreinterpretq_s32_f32(vminq_f32(t, other));
+        vreinterpretq_f32_s32(vorrq_s32(value, sign))
     }
 }
 
@@ -211,6 +228,12 @@ macro_rules! four_registers {
                         vreinterpretq_s32_u32(vandq_u32(moved, mask))
                     })
                 }
+            }
+
+            #[inline(always)]
+            unsafe fn e4m3(codes: Self::I) -> [float32x4_t; 4] {
+                // SAFETY: the trait's contract.
+                unsafe { quarters!(|Q| e4m3_of(codes[Q])) }
             }
 
             #[inline(always)]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use crate::quantized_group::{self, QuantizedGroup};
 use crate::shapes::GROUP;
-use crate::simd_int::Ints;
+use crate::simd_int::{E4M3_BIAS, E4M3_NORMAL, Ints};
 use crate::simd_x86::{Avx2, Avx512};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
@@ -138,6 +138,18 @@ impl Ints for Vnni512 {
                 _ => _mm512_srli_epi32::<24>(bytes),
             };
             _mm512_and_si512(moved, _mm512_set1_epi32(255))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn e4m3(codes: __m512i) -> __m512 {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let magnitude = _mm512_slli_epi32::<20>(_mm512_and_si512(codes, _mm512_set1_epi32(0x7F)));
+            let t = _mm512_castsi512_ps(_mm512_add_epi32(magnitude, _mm512_set1_epi32(E4M3_BIAS)));
+            let other = _mm512_fmsub_ps(t, _mm512_set1_ps(2.0), _mm512_set1_ps(E4M3_NORMAL));
+            let sign = _mm512_slli_epi32::<24>(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)));
+            _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(_mm512_min_ps(t, other)), sign))
         }
     }
 
@@ -348,6 +360,12 @@ macro_rules! two_registers {
             }
 
             #[inline(always)]
+            unsafe fn e4m3(codes: Self::I) -> (__m256, __m256) {
+                // SAFETY: the trait's contract.
+                unsafe { (e4m3_of(codes.0), e4m3_of(codes.1)) }
+            }
+
+            #[inline(always)]
             unsafe fn dot<const WIDE: bool>(sums: Self::I, codes: Self::B, x: *const i32) -> Self::I {
                 // SAFETY: the trait's contract: one readable word.
                 unsafe {
@@ -404,6 +422,20 @@ unsafe fn add_pairs<const PAIR: u32>(bytes: Half, plane: Half) -> Half {
             _ => _mm256_srli_epi16::<2>(plane),
         };
         _mm256_or_si256(bytes, _mm256_and_si256(moved, _mm256_set1_epi8(0x30)))
+    }
+}
+
+/// # Safety
+/// Needs AVX2 and FMA.
+#[inline(always)]
+unsafe fn e4m3_of(codes: Half) -> __m256 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let magnitude = _mm256_slli_epi32::<20>(_mm256_and_si256(codes, _mm256_set1_epi32(0x7F)));
+        let t = _mm256_castsi256_ps(_mm256_add_epi32(magnitude, _mm256_set1_epi32(E4M3_BIAS)));
+        let other = _mm256_fmsub_ps(t, _mm256_set1_ps(2.0), _mm256_set1_ps(E4M3_NORMAL));
+        let sign = _mm256_slli_epi32::<24>(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)));
+        _mm256_castsi256_ps(_mm256_or_si256(_mm256_castps_si256(_mm256_min_ps(t, other)), sign))
     }
 }
 

@@ -35,7 +35,23 @@ fn store(weight_type: WeightType, values: &[f32]) -> Vec<u8> {
 /// Returns a block of a format that is only read: bytes from `values`, and scales that keep weights within −1..1.
 fn block_of(kind: BlockType, values: &[f32]) -> Vec<u8> {
     let mut block: Vec<u8> =
-        values.iter().map(|value| (value.to_bits() >> 8) as u8).take(kind.block_bytes()).collect();
+        values.iter().cycle().map(|value| (value.to_bits() >> 8) as u8).take(kind.block_bytes()).collect();
+    if matches!(kind, BlockType::F8G32 | BlockType::F8G128) {
+        // Without one bit of the exponent, no code is NaN, and values are below two.
+        block.iter_mut().for_each(|code| *code &= 0xBF);
+        block[..4].copy_from_slice(&(0.25 + values[0].abs() / 4.0).to_le_bytes());
+        return block;
+    }
+    if let Some(zero) = block.get_mut(2).filter(|_| kind.ggml_id().is_none()) {
+        *zero &= 15;
+        let scale = (0.5 + values[0].abs() / 2.0) / 16.0;
+        let bits = match kind {
+            BlockType::W4F16G32 | BlockType::W4F16G128 => half::f16::from_f32(scale).to_bits(),
+            _ => half::bf16::from_f32(scale).to_bits(),
+        };
+        block[..2].copy_from_slice(&bits.to_le_bytes());
+        return block;
+    }
     let scales: &[(usize, f32)] = match kind {
         BlockType::Q2K => &[(80, 1.0 / 64.0), (82, 1.0 / 64.0)],
         BlockType::Q3K => &[(108, 1.0 / 128.0)],
@@ -50,11 +66,13 @@ fn block_of(kind: BlockType, values: &[f32]) -> Vec<u8> {
 }
 
 /// Returns an activation row as mode `fast` rounds it, in f64: int8 with a scale per 32 for quantized weights, bf16
-/// for bf16 weights.
+/// for bf16 weights. Before floats it is not rounded.
 fn rounded(weight_type: WeightType, row: &[f32]) -> Vec<f64> {
     match weight_type {
         WeightType::Bf16 => row.iter().map(|&x| half::bf16::from_f32(x).to_f64()).collect(),
-        WeightType::F32 | WeightType::F16 => row.iter().map(|&x| f64::from(x)).collect(),
+        WeightType::F32 | WeightType::F16 | WeightType::Block(BlockType::F8G32 | BlockType::F8G128) => {
+            row.iter().map(|&x| f64::from(x)).collect()
+        }
         WeightType::Block(_) => row
             .chunks(32)
             .flat_map(|group| {
@@ -225,4 +243,29 @@ fn blocks_that_do_not_divide_a_row_are_refused() {
     let part = Part { weight_type: WeightType::Block(BlockType::Q4K), rows: 1, bytes: &[0; 144], bias: None };
     let error = Matrix::pack(kernels.pool(), &[part], 128).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("q4_k"), "{error}");
+}
+
+/// A product with floats must not depend on how their smallest values are widened while denormals are flushed.
+#[test]
+fn every_8_bit_float_is_widened_to_its_value() {
+    let codes: Vec<u8> = (0..=255_u8).filter(|code| code & 0x7F != 0x7F).chain([0, 0]).collect();
+    for kind in [BlockType::F8G32, BlockType::F8G128] {
+        let scale = 3.0_f32;
+        let blocks = codes.chunks(kind.block_weights());
+        let bytes: Vec<u8> = blocks.flat_map(|codes| [&scale.to_le_bytes()[..], codes].concat()).collect();
+        for isa in isas() {
+            let mut kernels = Kernels::with_mode(isa, 1, ComputeMode::Fast).unwrap();
+            let part = Part { weight_type: WeightType::Block(kind), rows: 1, bytes: &bytes, bias: None };
+            let matrix = Matrix::pack(kernels.pool(), &[part], 256).unwrap();
+            // An input that is one picks a weight.
+            for (at, &code) in codes.iter().enumerate() {
+                let mut x = vec![0.0; 256];
+                x[at] = 1.0;
+                let mut out = [0.0];
+                kernels.matmul(&x, 1, &matrix, &mut out, Write::Set).unwrap();
+                let expected = headrace_quant::E4M3_VALUES[usize::from(code)] * scale;
+                assert_eq!(out[0], expected, "{code:#x} of {kind} on {isa}");
+            }
+        }
+    }
 }

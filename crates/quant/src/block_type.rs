@@ -1,6 +1,6 @@
 //! The formats by name, id and size. Must not know: how a weight becomes a code.
 
-/// ggml's block formats.
+/// ggml's block formats, and formats of this project for the weights of safetensors files (`F8…` and `W4…`).
 ///
 /// A row is cut into blocks of [`Self::block_weights`] weights along its inner dimension. Each block has
 /// [`Self::block_bytes`] bytes, little-endian, without padding. [`crate::layout`] documents the layout of each block
@@ -34,6 +34,18 @@ pub enum BlockType {
     Iq4Xs,
     /// 32 codes of 4 bits (e2m1, see [`MXFP4_VALUES`]), with one power of two as the scale (e8m0).
     Mxfp4,
+    /// 32 weights of 8-bit floats (e4m3, see [`crate::E4M3_VALUES`]), with one f32 scale.
+    F8G32,
+    /// 128 weights of 8-bit floats (e4m3), with one f32 scale.
+    F8G128,
+    /// 32 weights of 4 bits, with an f16 scale and a whole number as the zero.
+    W4F16G32,
+    /// 128 weights of 4 bits, with an f16 scale and a whole number as the zero.
+    W4F16G128,
+    /// 32 weights of 4 bits, with a bf16 scale and a whole number as the zero.
+    W4Bf16G32,
+    /// 128 weights of 4 bits, with a bf16 scale and a whole number as the zero.
+    W4Bf16G128,
 }
 
 /// The values of the 16 codes of [`BlockType::Iq4Nl`] and [`BlockType::Iq4Xs`].
@@ -46,7 +58,30 @@ pub const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 
 impl BlockType {
     /// Every format, in the order of declaration.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 19] = [
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Mxfp4,
+        Self::F8G32,
+        Self::F8G128,
+        Self::W4F16G32,
+        Self::W4F16G128,
+        Self::W4Bf16G32,
+        Self::W4Bf16G128,
+    ];
+
+    /// The formats of GGUF files, in the order of declaration.
+    pub const GGML: [Self; 13] = [
         Self::Q8_0,
         Self::Q4_0,
         Self::Q4_1,
@@ -81,7 +116,7 @@ impl BlockType {
         Self::QUANTIZED.contains(&self)
     }
 
-    /// Returns the lower-case name used in configuration: `q8_0`, `q4_k`, `iq4_nl`.
+    /// Returns the lower-case name, as in configuration: `q8_0`, `q4_k`, `iq4_nl`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Q8_0 => "q8_0",
@@ -97,6 +132,12 @@ impl BlockType {
             Self::Iq4Nl => "iq4_nl",
             Self::Iq4Xs => "iq4_xs",
             Self::Mxfp4 => "mxfp4",
+            Self::F8G32 => "f8_g32",
+            Self::F8G128 => "f8_g128",
+            Self::W4F16G32 => "w4_f16_g32",
+            Self::W4F16G128 => "w4_f16_g128",
+            Self::W4Bf16G32 => "w4_bf16_g32",
+            Self::W4Bf16G128 => "w4_bf16_g128",
         }
     }
 
@@ -105,9 +146,9 @@ impl BlockType {
         Self::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the id of the tensor type in a GGUF file.
-    pub const fn ggml_id(self) -> u32 {
-        match self {
+    /// Returns the id of the tensor type in a GGUF file. `None` for a format that GGUF files do not have.
+    pub const fn ggml_id(self) -> Option<u32> {
+        let id = match self {
             Self::Q8_0 => 8,
             Self::Q4_0 => 2,
             Self::Q4_1 => 3,
@@ -121,18 +162,26 @@ impl BlockType {
             Self::Iq4Nl => 20,
             Self::Iq4Xs => 23,
             Self::Mxfp4 => 39,
-        }
+            Self::F8G32
+            | Self::F8G128
+            | Self::W4F16G32
+            | Self::W4F16G128
+            | Self::W4Bf16G32
+            | Self::W4Bf16G128 => return None,
+        };
+        Some(id)
     }
 
     /// Returns the format of a GGUF tensor type. `None` for dense types and unsupported formats.
     pub fn from_ggml_id(id: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.ggml_id() == id)
+        Self::GGML.into_iter().find(|kind| kind.ggml_id() == Some(id))
     }
 
-    /// Returns the weights per block: 32 or 256.
+    /// Returns the weights per block: 32, 128 or 256.
     pub const fn block_weights(self) -> usize {
         match self {
             Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
+            Self::F8G128 | Self::W4F16G128 | Self::W4Bf16G128 => 128,
             _ => 32,
         }
     }
@@ -152,13 +201,19 @@ impl BlockType {
             Self::Q6K => 210,
             Self::Iq4Xs => 136,
             Self::Mxfp4 => 17,
+            Self::F8G32 => 36,
+            Self::F8G128 => 132,
+            Self::W4F16G32 | Self::W4Bf16G32 => 19,
+            Self::W4F16G128 | Self::W4Bf16G128 => 67,
         }
     }
 
-    /// Returns the number of weights that share one scale: 16 for Q2_K, Q3_K and Q6_K, 32 for the others.
+    /// Returns the number of weights that share one scale: 16 for Q2_K, Q3_K and Q6_K, 128 for the formats
+    /// with that number in their name, 32 for the others.
     pub const fn sub_block_weights(self) -> usize {
         match self {
             Self::Q2K | Self::Q3K | Self::Q6K => 16,
+            Self::F8G128 | Self::W4F16G128 | Self::W4Bf16G128 => 128,
             _ => 32,
         }
     }
@@ -166,17 +221,18 @@ impl BlockType {
     /// Returns the bits per code: 2, 3, 4, 5, 6 or 8.
     pub const fn code_bits(self) -> u32 {
         match self {
-            Self::Q8_0 => 8,
+            Self::Q8_0 | Self::F8G32 | Self::F8G128 => 8,
             Self::Q6K => 6,
             Self::Q5_0 | Self::Q5_1 | Self::Q5K => 5,
             Self::Q4_0 | Self::Q4_1 | Self::Q4K | Self::Iq4Nl | Self::Iq4Xs | Self::Mxfp4 => 4,
+            Self::W4F16G32 | Self::W4F16G128 | Self::W4Bf16G32 | Self::W4Bf16G128 => 4,
             Self::Q3K => 3,
             Self::Q2K => 2,
         }
     }
 
     /// Returns the code that means zero in the formats around zero (128, 8, 16, 4, 32). Returns 0 for formats whose
-    /// codes count up from a minimum or index a table.
+    /// codes count up from a minimum, index a table, are floats, or have a zero in each block.
     pub const fn zero_code(self) -> u8 {
         match self {
             Self::Q8_0 => 128,
@@ -191,7 +247,13 @@ impl BlockType {
             | Self::Q5K
             | Self::Iq4Nl
             | Self::Iq4Xs
-            | Self::Mxfp4 => 0,
+            | Self::Mxfp4
+            | Self::F8G32
+            | Self::F8G128
+            | Self::W4F16G32
+            | Self::W4F16G128
+            | Self::W4Bf16G32
+            | Self::W4Bf16G128 => 0,
         }
     }
 

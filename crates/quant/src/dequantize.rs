@@ -1,11 +1,11 @@
 //! Dequantizes blocks to f32 weights, with the same bits as ggml's reference. Must not know: how codes were chosen.
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::layout::{self, BlockScales, mxfp4_scale};
-use crate::{BlockType, IQ4_NL_VALUES, MXFP4_VALUES, QuantError};
+use crate::{BlockType, E4M3_VALUES, IQ4_NL_VALUES, MXFP4_VALUES, QuantError};
 
-/// Dequantizes a row of blocks to f32 weights, with the same bits as ggml's reference. Accepts any bytes: a NaN or
+/// Dequantizes a row of blocks to f32 weights, with the same bits as ggml's reference if the format is ggml's. Accepts any bytes: a NaN or
 /// infinite scale makes its weights NaN or infinite.
 ///
 /// # Errors
@@ -62,6 +62,18 @@ fn dequantize_block(kind: BlockType, scales: &BlockScales, codes: &[u8], weights
                 let (d, m) = (d * f32::from(scale), min * f32::from(m));
                 weights.iter_mut().zip(codes).for_each(|(weight, &code)| *weight = d * f32::from(code) - m);
             }
+        }
+        BlockType::F8G32 | BlockType::F8G128 => {
+            let scale = layout::f8_scale(scales);
+            pairs.for_each(|(weight, &code)| *weight = E4M3_VALUES[usize::from(code)] * scale);
+        }
+        BlockType::W4F16G32 | BlockType::W4F16G128 | BlockType::W4Bf16G32 | BlockType::W4Bf16G128 => {
+            let scale = match kind {
+                BlockType::W4F16G32 | BlockType::W4F16G128 => d,
+                _ => bf16::from_bits(scales.d).to_f32(),
+            };
+            let zero = i32::from(scales.mins[0]);
+            pairs.for_each(|(weight, &code)| *weight = (i32::from(code) - zero) as f32 * scale);
         }
         BlockType::Iq4Xs => {
             let subs = weights.chunks_exact_mut(32).zip(codes.chunks_exact(32));

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::BlockType;
 
-/// Why a row was not quantized, dequantized or unpacked.
+/// Why a row or a matrix was not quantized, dequantized or unpacked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum QuantError {
@@ -32,6 +32,52 @@ pub enum QuantError {
         expected: usize,
         /// Length of the output that was given.
         found: usize,
+    },
+    /// A buffer of a matrix does not have the length that the other sizes call for.
+    Part {
+        /// What it holds.
+        what: &'static str,
+        /// Bytes that it needs. `usize::MAX` if the sizes overflow.
+        expected: usize,
+        /// Bytes that were given.
+        found: usize,
+    },
+    /// A stored scale is NaN or infinite.
+    Scale {
+        /// Its index among the scales.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// Groups of columns do not divide the columns.
+    Groups {
+        /// Number of columns.
+        columns: usize,
+        /// Columns in a group.
+        group: usize,
+    },
+    /// No block format holds the groups of a matrix.
+    NoBlockType {
+        /// Columns in a group.
+        group: usize,
+    },
+    /// A column is in a group that does not exist.
+    Group {
+        /// The column.
+        column: usize,
+        /// Its stored group.
+        group: u32,
+        /// Number of groups.
+        groups: usize,
+    },
+    /// A stored weight is NaN, or infinite after it was scaled.
+    Weight {
+        /// The weight's row.
+        row: usize,
+        /// The weight's column.
+        column: usize,
+        /// The weight's value.
+        value: f32,
     },
     /// The format is only read: no quantizer makes it.
     ReadOnly {
@@ -73,6 +119,18 @@ impl fmt::Display for QuantError {
             Self::Codes { kind, expected, found } => {
                 write!(f, "a {} block holds {expected} codes, not {found}", kind.name())
             }
+            Self::Part { what, expected, found } => write!(f, "{what} of {found} bytes, not {expected}"),
+            Self::Scale { index, value } => write!(f, "scale {index} is {value}"),
+            Self::Groups { columns, group } => {
+                write!(f, "groups of {group} columns do not divide {columns}")
+            }
+            Self::NoBlockType { group } => {
+                write!(f, "no block format holds groups of {group} columns in this order")
+            }
+            Self::Group { column, group, groups } => {
+                write!(f, "column {column} is in group {group} of {groups}")
+            }
+            Self::Weight { row, column, value } => write!(f, "row {row}, column {column} is {value}"),
             Self::ReadOnly { kind } => {
                 let known = BlockType::QUANTIZED.map(BlockType::name).join(", ");
                 write!(f, "{} is only read; weights can be quantized to {known}", kind.name())

@@ -21,6 +21,8 @@
 //! | Q6_K | `d · sc · (q − 32)` | `ql` 128 bytes, `qh` 64 bytes, 16 × i8 `sc`, `d` f16 |
 //! | IQ4_NL | `d · IQ4_NL_VALUES[q]` | `d` f16, `qs` 16 bytes, low nibbles first |
 //! | IQ4_XS | `d · sc · IQ4_NL_VALUES[q]` | `d` f16, `h` u16, `l` 4 bytes (scales, below), `qs` 128 bytes: every 16 hold 32 codes, low nibbles first |
+//! | F8 | `s · E4M3_VALUES[q]` | `s` f32, one byte for each code |
+//! | W4 | `(q − z) · s` | `s` f16 or bf16, `z` 1 byte, then two codes in each byte: code `2j` in bits 0–3 of byte `j` |
 //! | MXFP4 | `mxfp4_scale(e) · MXFP4_VALUES[q]` | `e` 1 byte, `qs` 16 bytes, low nibbles first |
 //!
 //! All arithmetic is f32. `d · sc` and `m · mn` are exact, and so is the product of either with a code or a table's
@@ -53,10 +55,11 @@ use crate::{BlockType, QuantError};
 /// The scales of one block, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockScales {
-    /// Bits of the f16 `d`. 0 for MXFP4.
+    /// Bits of the f16 `d`, or of `s` in the `W4` formats. The low half of the bits of `s` in the `F8` formats. 0 for
+    /// MXFP4.
     pub d: u16,
-    /// Bits of the f16 `m`. Q4_1 and Q5_1 add `m`. Q2_K, Q4_K and Q5_K subtract `m` times `mins`. 0 for the other
-    /// formats.
+    /// Bits of the f16 `m`. Q4_1 and Q5_1 add `m`. Q2_K, Q4_K and Q5_K subtract `m` times `mins`. The high half
+    /// of the bits of `s` in the `F8` formats. 0 for the other formats.
     pub dmin: u16,
     /// MXFP4's scale byte. 0 for the other formats.
     pub e8m0: u8,
@@ -65,8 +68,14 @@ pub struct BlockScales {
     /// Integer scale of each sub-block: 0 to 63 for Q4_K and Q5_K, 0 to 15 for Q2_K, −32 to 31 for Q3_K and IQ4_XS, any
     /// i8 for Q6_K. 1 if the format has none. 0 beyond `count`.
     pub scales: [i8; 16],
-    /// Integer minimum of each sub-block of Q4_K and Q5_K (0 to 63) and of Q2_K (0 to 15). 0 for the other formats.
+    /// Integer minimum of each sub-block of Q4_K and Q5_K (0 to 63) and of Q2_K (0 to 15). The first is `z` in the `W4`
+    /// formats. 0 for the other formats.
     pub mins: [u8; 16],
+}
+
+/// Returns the f32 scale of an `F8` block.
+pub fn f8_scale(scales: &BlockScales) -> f32 {
+    f32::from_bits(u32::from(scales.d) | u32::from(scales.dmin) << 16)
 }
 
 /// Returns the f32 value of MXFP4's scale byte, halved to match [`crate::MXFP4_VALUES`]: `2^(e − 128)`, subnormal for
@@ -80,7 +89,7 @@ pub const fn mxfp4_scale(e: u8) -> f32 {
 }
 
 /// Writes the unsigned codes of one block to `out`, in the order of the weights. Q8_0 has 0 to 255 (0 means −128),
-/// the others have 0 to 3, 7, 15, 31 or 63.
+/// `F8` formats too, the others have 0 to 3, 7, 15, 31 or 63.
 ///
 /// # Errors
 /// Fails if `block` is not one block long, or if `out` does not have [`BlockType::block_weights`] elements.
@@ -122,6 +131,17 @@ pub fn codes(kind: BlockType, block: &[u8], out: &mut [u8]) -> Result<(), QuantE
                 }
             }
         }
+        BlockType::F8G32 | BlockType::F8G128 => {
+            for (code, &byte) in out.iter_mut().zip(block.iter().skip(4)) {
+                *code = byte;
+            }
+        }
+        BlockType::W4F16G32 | BlockType::W4F16G128 | BlockType::W4Bf16G32 | BlockType::W4Bf16G128 => {
+            let pairs = out.as_chunks_mut::<2>().0.iter_mut();
+            for (pair, &byte) in pairs.zip(block.get(3..).unwrap_or_default()) {
+                *pair = [byte & 15, byte >> 4];
+            }
+        }
         BlockType::Iq4Xs => {
             let qs = block.get(8..).unwrap_or_default();
             for (group, qs) in out.chunks_exact_mut(32).zip(qs.chunks_exact(16)) {
@@ -149,7 +169,7 @@ pub fn sub_scales(kind: BlockType, block: &[u8], out: &mut BlockScales) -> Resul
             out.d = word(0);
             out.scales[0] = 1;
         }
-        BlockType::Q4_1 | BlockType::Q5_1 => {
+        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::F8G32 | BlockType::F8G128 => {
             (out.d, out.dmin) = (word(0), word(2));
             out.scales[0] = 1;
         }
@@ -181,6 +201,11 @@ pub fn sub_scales(kind: BlockType, block: &[u8], out: &mut BlockScales) -> Resul
                 let high = byte(block, 104 + i % 4) >> (2 * (i / 4)) & 3;
                 (low | high << 4).cast_signed() - 32
             });
+        }
+        BlockType::W4F16G32 | BlockType::W4F16G128 | BlockType::W4Bf16G32 | BlockType::W4Bf16G128 => {
+            out.d = word(0);
+            out.scales[0] = 1;
+            out.mins[0] = byte(block, 2);
         }
         BlockType::Iq4Xs => {
             out.d = word(0);

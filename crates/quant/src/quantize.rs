@@ -36,7 +36,15 @@ pub fn quantize_row(kind: BlockType, weights: &[f32], out: &mut [u8]) -> Result<
         BlockType::Q6K => blocks(kind, weights, out, k_quants::q6_k),
         BlockType::Iq4Nl => blocks(kind, weights, out, iq4_nl::iq4_nl),
         BlockType::Mxfp4 => blocks(kind, weights, out, mxfp4),
-        BlockType::Q2K | BlockType::Q3K | BlockType::Iq4Xs => Err(QuantError::ReadOnly { kind }),
+        BlockType::Q2K
+        | BlockType::Q3K
+        | BlockType::Iq4Xs
+        | BlockType::F8G32
+        | BlockType::F8G128
+        | BlockType::W4F16G32
+        | BlockType::W4F16G128
+        | BlockType::W4Bf16G32
+        | BlockType::W4Bf16G128 => Err(QuantError::ReadOnly { kind }),
     }
 }
 

@@ -1,11 +1,11 @@
 //! Compares with ggml: the bits of every dequantizer and of the simple quantizers, and the error of the searching
 //! quantizers.
-//! Must not know: how either is implemented. `tests/data/make.py` created the files.
+//! Must not know: how either is implemented. `tests/data/make.py` and `make_mxfp4.py` created the files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
 
-use headrace_quant::{BlockType, dequantize_row, quantize_row};
+use headrace_quant::{BlockType, dequantize_row, mxfp4_blocks, quantize_row};
 
 fn data(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
@@ -30,13 +30,25 @@ fn dequantized(kind: BlockType, blocks: &[u8]) -> Vec<f32> {
 
 #[test]
 fn every_format_dequantizes_to_the_bits_of_ggml() {
-    for kind in BlockType::ALL {
+    for kind in BlockType::GGML {
         let expected = floats(&format!("{kind}.f32"));
         let found = dequantized(kind, &data(&format!("{kind}.blocks")));
         assert_eq!(found.len(), expected.len(), "{kind}");
         for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
             assert_eq!(found.to_bits(), expected.to_bits(), "{kind} weight {i}: {found}, not {expected}");
         }
+    }
+}
+
+#[test]
+fn mxfp4_as_safetensors_store_it_dequantizes_to_the_bits_of_transformers() {
+    let (codes, scales) = (data("mxfp4_stored.blocks"), data("mxfp4_stored.scales"));
+    let blocks = mxfp4_blocks(&codes, &scales).unwrap();
+    let found = dequantized(BlockType::Mxfp4, &blocks);
+    let expected = floats("mxfp4_stored.f32");
+    assert_eq!(found.len(), expected.len());
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_eq!(found, expected, "weight {i}");
     }
 }
 

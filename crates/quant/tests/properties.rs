@@ -4,8 +4,8 @@
 
 use headrace_quant::layout::{self, mxfp4_scale};
 use headrace_quant::{
-    BlockScales, BlockType, IQ4_NL_VALUES, MXFP4_VALUES, QuantError, codes, dequantize_row, quantize_row,
-    sub_scales,
+    BlockScales, BlockType, E4M3_VALUES, IQ4_NL_VALUES, MXFP4_VALUES, QuantError, codes, dequantize_row,
+    quantize_row, sub_scales,
 };
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ fn worst_share(kind: BlockType) -> f32 {
         BlockType::Q4K => 0.15,
         BlockType::Q5K => 0.08,
         BlockType::Q6K => 0.05,
-        BlockType::Q2K | BlockType::Q3K | BlockType::Iq4Xs => panic!("{kind} is not quantized here"),
+        other => panic!("{other} is not quantized here"),
     }
 }
 
@@ -140,6 +140,11 @@ proptest! {
                 BlockType::Iq4Xs => d * sc * f32::from(IQ4_NL_VALUES[usize::from(q)]),
                 BlockType::Iq4Nl => d * f32::from(IQ4_NL_VALUES[usize::from(q)]),
                 BlockType::Mxfp4 => mxfp4_scale(scales.e8m0) * f32::from(MXFP4_VALUES[usize::from(q)]),
+                BlockType::F8G32 | BlockType::F8G128 => layout::f8_scale(&scales) * E4M3_VALUES[usize::from(q)],
+                BlockType::W4F16G32 | BlockType::W4F16G128 => d * (f32::from(q) - mn),
+                BlockType::W4Bf16G32 | BlockType::W4Bf16G128 => {
+                    half::bf16::from_bits(scales.d).to_f32() * (f32::from(q) - mn)
+                }
             };
             prop_assert!(found == expected || found.is_nan() && expected.is_nan(), "{kind} {i}: {found} {expected}");
         }
@@ -178,7 +183,7 @@ proptest! {
 
 #[test]
 fn a_nan_or_infinite_scale_passes_through() {
-    for kind in BlockType::ALL.into_iter().filter(|kind| *kind != BlockType::Mxfp4) {
+    for kind in BlockType::GGML.into_iter().filter(|kind| *kind != BlockType::Mxfp4) {
         let mut block = vec![0xFF; kind.block_bytes()];
         let at = match kind {
             BlockType::Q2K => 80,
@@ -274,7 +279,7 @@ fn wrong_lengths_are_refused() {
 
 #[test]
 fn names_ids_and_sizes() {
-    let rows = [
+    let formats_of_gguf = [
         (BlockType::Q8_0, "q8_0", 8, 32, 34),
         (BlockType::Q4_0, "q4_0", 2, 32, 18),
         (BlockType::Q4_1, "q4_1", 3, 32, 20),
@@ -289,12 +294,24 @@ fn names_ids_and_sizes() {
         (BlockType::Iq4Xs, "iq4_xs", 23, 256, 136),
         (BlockType::Mxfp4, "mxfp4", 39, 32, 17),
     ];
-    assert_eq!(rows.map(|row| row.0), BlockType::ALL);
+    assert_eq!(formats_of_gguf.map(|row| row.0), BlockType::GGML);
+    let others = [
+        (BlockType::F8G32, "f8_g32", 32, 36),
+        (BlockType::F8G128, "f8_g128", 128, 132),
+        (BlockType::W4F16G32, "w4_f16_g32", 32, 19),
+        (BlockType::W4F16G128, "w4_f16_g128", 128, 67),
+        (BlockType::W4Bf16G32, "w4_bf16_g32", 32, 19),
+        (BlockType::W4Bf16G128, "w4_bf16_g128", 128, 67),
+    ];
+    let rows = formats_of_gguf.map(|(kind, name, id, weights, bytes)| (kind, name, Some(id), weights, bytes));
+    let others = others.map(|(kind, name, weights, bytes)| (kind, name, None, weights, bytes));
+    let rows: Vec<_> = rows.into_iter().chain(others).collect();
+    assert!(rows.iter().map(|row| row.0).eq(BlockType::ALL));
     for (kind, name, id, weights, bytes) in rows {
         assert_eq!((kind.name(), kind.ggml_id()), (name, id));
         assert_eq!((kind.block_weights(), kind.block_bytes()), (weights, bytes));
         assert_eq!(BlockType::from_name(&name.to_uppercase()), Some(kind));
-        assert_eq!(BlockType::from_ggml_id(id), Some(kind));
+        assert_eq!(id.and_then(BlockType::from_ggml_id), id.map(|_| kind));
         assert_eq!(kind.row_bytes(weights * 3), Some(bytes * 3));
         assert_eq!(kind.row_bytes(weights * 3 + 1), None);
     }

@@ -51,6 +51,9 @@ impl Path {
     fn of(section: &Section, mode: ComputeMode) -> Path {
         match (section.weight_type(), mode) {
             (WeightType::Block(kind), ComputeMode::Exact) => Path::Widened(kind),
+            (WeightType::Block(kind), ComputeMode::Fast) if with_format!(kind, F => F::FLOATS) => {
+                Path::Widened(kind)
+            }
             (WeightType::Block(kind), ComputeMode::Fast) => {
                 Path::Ints(kind, with_format!(kind, F => section.k().next_multiple_of(F::SPAN)))
             }
