@@ -71,35 +71,36 @@ impl Checkpoint {
         &self.generation
     }
 
-    /// Returns the tensor with the given name, as Hugging Face's checkpoints name it.
+    /// Returns the tensor with the given name, as Hugging Face's checkpoints name it. A quantized matrix whose codes and
+    /// scales are tensors of their own is made from them, under the name that it has without quantization.
     ///
     /// # Errors
     /// [`CheckpointError::Tensor`] if there is no such tensor, or if its element type is not a [`crate::DType`]. The
-    /// latter cannot happen to a tensor that the configuration calls for.
+    /// latter cannot happen to a tensor that the configuration calls for. Also if a quantized matrix has a scale or a
+    /// weight that is NaN or infinite.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         self.weights.tensor(name)
     }
 
     /// The element type of the tensor `name`. `None` if the tensor does not exist or its type is not supported.
     pub fn dtype(&self, name: &str) -> Option<DType> {
-        self.weights.tensors.get(name).and_then(|stored| stored.element.1)
+        self.weights.dtype(name)
     }
 
     /// Whether a tensor with this name exists.
     pub fn has_tensor(&self, name: &str) -> bool {
-        self.weights.tensors.contains_key(name)
+        self.weights.tensors.contains_key(name) || self.weights.recipes.contains_key(name)
     }
 
-    /// Names of all tensors, sorted. Includes tensors that the configuration does not call for.
+    /// Names of all stored tensors, sorted. Includes tensors that the configuration does not call for.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
         self.weights.tensors.keys().map(String::as_str)
     }
 
-    /// Name, element type as the file spells it, dimensions and size in bytes of every tensor, sorted by name.
+    /// Name, element type as the file spells it, dimensions and size in bytes of every tensor, sorted by name. A
+    /// quantized matrix whose codes and scales are tensors of their own is one entry.
     pub fn stored_tensors(&self) -> impl Iterator<Item = (&str, &'static str, &[usize], u64)> {
-        self.weights.tensors.iter().map(|(name, stored)| {
-            (name.as_str(), stored.element.0, stored.shape.as_slice(), stored.range.len() as u64)
-        })
+        self.weights.listed().into_iter()
     }
 
     /// Names and sizes of the weight files, in bytes.
@@ -140,7 +141,13 @@ impl Checkpoint {
         &self.warnings
     }
 
-    /// Size of all tensors together, in bytes.
+    /// Size of all tensors together as [`Checkpoint::tensor`] returns them, in bytes. More than
+    /// [`Checkpoint::weight_bytes`] if quantized matrices become blocks or f32.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.weights.made_bytes()
+    }
+
+    /// Size of all stored tensors together, in bytes.
     pub fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }

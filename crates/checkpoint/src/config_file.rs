@@ -2,17 +2,19 @@
 
 use crate::error::CheckpointError;
 use crate::fields::Fields;
+use crate::scheme::WeightScheme;
 
 /// File name of the configuration.
 pub(crate) const CONFIG_FILE: &str = "config.json";
 
 /// Refuses weight formats that this crate does not read.
 pub(crate) fn refuse_formats(fields: &Fields<'_>) -> Result<(), CheckpointError> {
-    for field in ["quantization_config", "compression_config"] {
-        if let Some(value) = fields.get(field) {
-            return Err(fields.unsupported(field, value, "weights stored as F32, F16 or BF16 are"));
-        }
-    }
+    WeightScheme::read(fields)?;
+    refuse_dtypes(fields)
+}
+
+/// Refuses a type of all weights that this crate does not read.
+pub(crate) fn refuse_dtypes(fields: &Fields<'_>) -> Result<(), CheckpointError> {
     for field in ["dtype", "torch_dtype"] {
         if let Some(dtype) = fields.get(field)
             && !matches!(dtype.as_str(), Some("float32" | "float16" | "bfloat16"))

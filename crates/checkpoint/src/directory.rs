@@ -18,6 +18,7 @@ use crate::json::parse_object;
 use crate::limits;
 use crate::parts::{Format, Parts, Texts};
 use crate::safetensors::{Entry, Header};
+use crate::scheme::WeightScheme;
 use crate::source::{Source, check_plain_name};
 use crate::tokenizer_config::{CHAT_TEMPLATE_FILE, ChatTemplates, TOKENIZER_CONFIG_FILE, TokenizerConfig};
 use crate::weights::{Stored, WeightFile, Weights, tensor_error};
@@ -30,14 +31,17 @@ pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 /// cheap.
 pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
     let config_bytes = needed(source, CONFIG_FILE, limits::MAX_CONFIG_BYTES)?;
-    let mut config = ModelConfig::from_json(&config_bytes)?;
+    let members = parse_object(CONFIG_FILE, &config_bytes)?;
+    let mut config = ModelConfig::read(&members)?;
+    let scheme = WeightScheme::read(&Fields::new(CONFIG_FILE, &members))?;
     let mut identity = Identity::new();
     identity.add(CONFIG_FILE, &config_bytes);
     let Texts { generation, tokenizer_json, tokenizer_config, templates } =
         texts(source, config.vocab_size, &mut identity)?;
     let mut weights = weights(source)?;
     weights.rename(|name| text_model_name(name, config.architecture));
-    config.resolve(&|name| weights.tensors.contains_key(name));
+    weights.find_recipes(scheme);
+    config.resolve(&|name| weights.tensors.contains_key(name) || weights.recipes.contains_key(name));
     let format = Format::Safetensors;
     Ok(Parts {
         format,
@@ -164,6 +168,8 @@ fn single(source: &mut Source, name: String) -> Result<Weights, CheckpointError>
         called_for_by: CONFIG_FILE,
         alias_of: |_| None,
         supported: SUPPORTED_DTYPES,
+        scheme: None,
+        recipes: BTreeMap::new(),
     })
 }
 
@@ -200,6 +206,8 @@ fn sharded(source: &mut Source, index: &Map<String, Value>) -> Result<Weights, C
         called_for_by: CONFIG_FILE,
         alias_of: |_| None,
         supported: SUPPORTED_DTYPES,
+        scheme: None,
+        recipes: BTreeMap::new(),
     })
 }
 

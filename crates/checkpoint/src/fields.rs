@@ -56,6 +56,14 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Returns access to `members`, an object of the same file. `prefix` is the object's dotted path.
+    pub(crate) fn within<'b>(&self, prefix: &'b str, members: &'b Map<String, Value>) -> Fields<'b>
+    where
+        'a: 'b,
+    {
+        Fields { file: self.file, prefix, members, read: None }
+    }
+
     pub(crate) fn get(&self, field: &str) -> Option<&'a Value> {
         if let Some(read) = self.read {
             read.0.borrow_mut().insert(field.to_owned());
@@ -191,7 +199,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn path(&self, field: &str) -> String {
+    /// Returns the dotted path of a field.
+    pub(crate) fn path(&self, field: &str) -> String {
         if self.prefix.is_empty() { field.to_owned() } else { format!("{}.{field}", self.prefix) }
     }
 }

@@ -51,6 +51,9 @@ pub const MAX_FILE_NAME_BYTES: usize = 255;
 /// Most entries of a model directory that are examined to find its weight files.
 pub const MAX_DIRECTORY_ENTRIES: usize = 10_000;
 
+/// Most rows or columns of a matrix that share a stored scale, unless all of them do.
+pub const MAX_SCALE_TILE: usize = 1 << 20;
+
 /// Most JSON values in one file other than a safetensors header. This bounds memory, because a value takes far more
 /// than the two bytes that can describe it.
 pub const MAX_JSON_VALUES: usize = 1 << 20;

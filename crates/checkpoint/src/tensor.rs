@@ -55,7 +55,7 @@ impl DType {
 }
 
 /// A tensor as it is stored. Only the rows of rotated projections are reordered, if needed, to the order of Hugging
-/// Face's checkpoints.
+/// Face's checkpoints, and a quantized matrix whose codes and scales are tensors of their own is made from them.
 #[derive(Debug, Clone)]
 pub struct Tensor<'a> {
     /// The tensor's name in Hugging Face's checkpoints.
@@ -65,6 +65,6 @@ pub struct Tensor<'a> {
     /// Dimensions in elements, outermost first.
     pub shape: &'a [usize],
     /// Row-major, little-endian bytes: as many rows of [`DType::row_bytes`] as the outer dimensions multiply to. **Not
-    /// aligned** to the element. Owned if rows had to be reordered.
+    /// aligned** to the element. Owned if rows had to be reordered or made.
     pub bytes: Cow<'a, [u8]>,
 }

@@ -9,6 +9,8 @@ use crate::decoder::ModelConfig;
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::inventory::{self, Required};
+use crate::recipe::{MatrixRecipe, RecipeFault, StoredTensor};
+use crate::scheme::WeightScheme;
 use crate::source::Contents;
 use crate::tensor::{DType, Tensor};
 
@@ -25,6 +27,10 @@ pub(crate) struct Weights {
     pub(crate) alias_of: fn(&str) -> Option<String>,
     /// The element types that weights may have in files of this format, as messages show them.
     pub(crate) supported: &'static str,
+    /// How quantized matrices are stored. `None` if each is one tensor.
+    pub(crate) scheme: Option<WeightScheme>,
+    /// Matrices that are made from several tensors, by name, or why they cannot be made. See [`Weights::find_recipes`].
+    pub(crate) recipes: BTreeMap<String, Result<MatrixRecipe, RecipeFault>>,
 }
 
 /// An open weight file.
@@ -55,6 +61,13 @@ pub(crate) struct Stored {
 
 impl Weights {
     pub(crate) fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
+        if let Some((name, recipe)) = self.recipes.get_key_value(name) {
+            let made = recipe.as_ref().map_err(Clone::clone);
+            let find = |name: &str| self.stored(name);
+            let made = made.and_then(|recipe| Ok((recipe, recipe.bytes(&find)?)));
+            let (recipe, bytes) = made.map_err(|fault| self.of_fault(&fault))?;
+            return Ok(Tensor { name, dtype: recipe.dtype, shape: &recipe.shape, bytes: Cow::Owned(bytes) });
+        }
         let absent = |file: &str| tensor_error(file, name, "presence", "there is no such tensor".to_owned());
         let Some((name, stored)) = self.tensors.get_key_value(name) else {
             return Err(absent(&self.listed_in));
@@ -72,6 +85,83 @@ impl Weights {
             })?),
         };
         Ok(Tensor { name, dtype, shape: &stored.shape, bytes })
+    }
+
+    /// The element type of a tensor that [`Weights::tensor`] returns. `None` if there is no such tensor, or if its type is
+    /// not supported.
+    pub(crate) fn dtype(&self, name: &str) -> Option<DType> {
+        match self.recipes.get(name) {
+            Some(recipe) => recipe.as_ref().ok().map(|recipe| recipe.dtype),
+            None => self.tensors.get(name).and_then(|stored| stored.element.1),
+        }
+    }
+
+    /// Finds the matrices that `scheme` stores in several tensors. To be called again if tensors are renamed.
+    pub(crate) fn find_recipes(&mut self, scheme: Option<WeightScheme>) {
+        self.recipes.clear();
+        if let Some(scheme) = &scheme {
+            let find = |name: &str| self.stored(name);
+            let made = |(name, stored): (&String, &Stored)| {
+                let matrix = MatrixRecipe::matrix_of(scheme, name, stored.element.0)?;
+                let recipe = match matrix != *name && self.tensors.contains_key(&matrix) {
+                    true => Err(RecipeFault {
+                        tensor: matrix.clone(),
+                        field: "presence",
+                        problem: format!("is there, and so is \"{name}\"; one of them is needed"),
+                    }),
+                    false => MatrixRecipe::read(scheme, name, &find),
+                };
+                Some((matrix, recipe))
+            };
+            self.recipes = self.tensors.iter().filter_map(made).collect();
+        }
+        self.scheme = scheme;
+    }
+
+    /// A tensor as its file stores it.
+    fn stored(&self, name: &str) -> Option<StoredTensor<'_>> {
+        let stored = self.tensors.get(name)?;
+        let bytes = self.files.get(stored.file)?.contents.get(stored.range.clone())?;
+        Some(StoredTensor { element: stored.element.0, shape: &stored.shape, bytes })
+    }
+
+    /// The error for a matrix that cannot be made.
+    fn of_fault(&self, fault: &RecipeFault) -> CheckpointError {
+        let RecipeFault { tensor, field, problem } = fault;
+        match self.tensors.get(tensor) {
+            Some(stored) => {
+                tensor_error(self.file_name(stored), stored.shown_as(tensor), field, problem.clone())
+            }
+            None => tensor_error(&self.listed_in, tensor, field, problem.clone()),
+        }
+    }
+
+    /// Bytes of all tensors as [`Weights::tensor`] returns them.
+    pub(crate) fn made_bytes(&self) -> u64 {
+        let made = || self.recipes.values().filter_map(|recipe| recipe.as_ref().ok());
+        let sources = made().flat_map(|recipe| &recipe.sources).filter_map(|name| self.tensors.get(name));
+        let stored = self.bytes().saturating_sub(sources.map(|stored| stored.range.len() as u64).sum());
+        made().fold(stored, |sum, recipe| sum.saturating_add(recipe.made_bytes()))
+    }
+
+    /// Name, type as a table of types shows it, dimensions and stored bytes of every tensor, sorted by name. A matrix
+    /// that is made from several tensors is one entry.
+    pub(crate) fn listed(&self) -> Vec<(&str, &'static str, &[usize], u64)> {
+        let made = || self.recipes.iter().filter_map(|(name, recipe)| Some((name, recipe.as_ref().ok()?)));
+        let sources: BTreeSet<&str> =
+            made().flat_map(|(_, recipe)| &recipe.sources).map(String::as_str).collect();
+        let bytes = |name: &str| self.tensors.get(name).map_or(0, |stored| stored.range.len() as u64);
+        let matrices = made().map(|(name, recipe)| {
+            let stored = recipe.sources.iter().map(|source| bytes(source)).sum::<u64>();
+            (name.as_str(), recipe.label, recipe.shape.as_slice(), stored)
+        });
+        let plain = self.tensors.iter().filter(|(name, _)| !sources.contains(name.as_str()));
+        let plain = plain.map(|(name, stored)| {
+            (name.as_str(), stored.element.0, stored.shape.as_slice(), stored.range.len() as u64)
+        });
+        let mut all: Vec<_> = matrices.chain(plain).collect();
+        all.sort_unstable_by_key(|(name, ..)| *name);
+        all
     }
 
     /// Size of all tensors together, in bytes.
@@ -116,9 +206,22 @@ impl Weights {
     pub(crate) fn check_one(&self, required: &Required) -> Result<(), CheckpointError> {
         let Required { name, shape, fields } = required;
         let by = self.called_for_by;
+        if let Some(recipe) = self.recipes.get(name) {
+            let recipe = recipe.as_ref().map_err(|fault| self.of_fault(fault))?;
+            if recipe.shape == *shape {
+                return Ok(());
+            }
+            let problem = format!("is {:?}, but {by} says {shape:?}, {fields}", recipe.shape);
+            let codes = recipe.sources.first().unwrap_or(name);
+            let fault = RecipeFault { tensor: codes.clone(), field: "shape", problem };
+            return Err(self.of_fault(&fault));
+        }
         let Some(stored) = self.tensors.get(name) else {
             let hint = match name.as_str() {
                 "lm_head.weight" => " (for a model without it, tie_word_embeddings must be true)",
+                _ if self.scheme.is_some() && shape.len() == 2 => {
+                    ", and there is no quantized matrix of that name either"
+                }
                 _ => "",
             };
             let problem = format!("is missing; {by} calls for shape {shape:?}, {fields}{hint}");
@@ -161,6 +264,8 @@ impl Weights {
                 None => (name, stored),
             })
             .collect();
+        let scheme = self.scheme.take();
+        self.find_recipes(scheme);
     }
 
     pub(crate) fn identify(&self, identity: &mut Identity) {

@@ -37,7 +37,7 @@ impl Tensors for Checkpoint {
     }
 
     fn bytes(&self) -> u64 {
-        self.weight_bytes()
+        self.tensor_bytes()
     }
 
     fn release_pages(&self) {

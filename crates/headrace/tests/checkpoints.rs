@@ -87,6 +87,29 @@ fn every_type_is_made_and_found() {
 }
 
 #[test]
+fn quantized_directories_are_inspected_with_the_memory_that_they_take() {
+    let oracle = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name);
+    for (name, kind) in
+        [("qwen2-awq", "AWQ"), ("qwen3-gptq", "GPTQ"), ("llama-ct-w4a16", "INT4"), ("qwen3-fp8", "F8_E4M3")]
+    {
+        let facts = inspect(&oracle(name));
+        let types = facts["tensor_types"].as_array().unwrap();
+        let row = types.iter().find(|row| row["type"] == kind).unwrap();
+        assert_eq!(row["tensors"], 14, "{name}: {types:?}");
+        let shapes = Checkpoint::open(&oracle(name)).unwrap().config().tensors();
+        let weights: usize = shapes.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        assert_eq!(facts["parameters"], weights, "{name}");
+        let (stored, held) =
+            (facts["stored_bytes"].as_u64().unwrap(), facts["weight_bytes"].as_u64().unwrap());
+        // Matrices keep their bits, and the rows of so small ones are padded.
+        assert!(
+            (stored * 9 / 10..stored * 3 / 2).contains(&held),
+            "{name}: {stored} bytes, {held} in memory"
+        );
+    }
+}
+
+#[test]
 fn shapes_come_from_configurations_too_and_rows_that_are_no_blocks_fall_back() {
     let dir = tempfile::tempdir().unwrap();
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/qwen3/config.json");

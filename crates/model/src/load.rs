@@ -90,7 +90,7 @@ impl Model {
         let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
         let kv = KvStores::new(config, options.kv, &layout, KeptLayers::All)?;
         let recurrent = RecurrentStates::new(config, layout.groups().state().block_count)?;
-        let total = checkpoint.weight_bytes();
+        let total = checkpoint.tensor_bytes();
         let quantize = options.quantize;
         let loader = Loader { tensors: checkpoint, pool: kernels.pool(), quantize, done: 0, total, progress };
         let weights = loader.load(config)?;

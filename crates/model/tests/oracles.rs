@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
-use headrace_kernels::{Isa, argmax, logsumexp};
+use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup, StateCopy, StateSlots};
 use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, weight_bytes};
 use serde::Deserialize;
@@ -24,7 +24,7 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 54] = [
+const CHECKPOINTS: [&str; 58] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -48,6 +48,7 @@ const CHECKPOINTS: [&str; 54] = [
     "granite-moe",
     "lfm2",
     "lfm2-moe",
+    "llama-ct-w4a16",
     "llama-gqa-untied",
     "llama-mha-f32-sharded",
     "llama-tied-rope3",
@@ -67,8 +68,11 @@ const CHECKPOINTS: [&str; 54] = [
     "phi3",
     "phi3-window",
     "qwen2",
+    "qwen2-awq",
     "qwen2-moe",
     "qwen3",
+    "qwen3-fp8",
+    "qwen3-gptq",
     "qwen3-moe",
     "qwen3-next",
     "qwen3-tied",
@@ -262,6 +266,70 @@ fn oracle_checkpoints_are_reproduced_on_every_instruction_set() {
                 assert!(model.shape().weight_bytes >= weight_bytes(&checkpoint, None).unwrap());
                 for (index, case) in expected.cases.iter().enumerate() {
                     check_case(&format!("{name} {config} case {index} on {isa}"), &mut model, isa, case);
+                }
+            }
+        }
+    }
+}
+
+/// Matrices of four bits stay so in memory, and the estimate counts what is held.
+#[test]
+fn quantized_checkpoints_hold_what_the_estimate_says() {
+    for (name, dtype, most_bits) in [
+        ("llama-ct-w4a16", "w4_bf16_g128", 6.0),
+        ("qwen2-awq", "w4_f16_g128", 6.0),
+        ("qwen3-gptq", "w4_f16_g128", 6.0),
+        ("qwen3-fp8", "f8_g128", 10.0),
+    ] {
+        let checkpoint = checkpoint(&data(name), "config.json");
+        let (mut weights, mut dense) = (0, 0);
+        for (tensor, shape) in checkpoint.config().tensors() {
+            let size = shape.iter().product::<usize>();
+            if tensor.ends_with("_proj.weight") {
+                assert_eq!(checkpoint.dtype(&tensor).unwrap().name(), dtype, "{name} {tensor}");
+                weights += size;
+            } else {
+                dense += size;
+            }
+        }
+        let estimate = weight_bytes(&checkpoint, None).unwrap();
+        let held = load(&checkpoint, Isa::best(), 1).shape().weight_bytes;
+        assert!(held >= estimate && held - estimate < 16 << 10, "{name}: {held} bytes, not {estimate}");
+        // The tiny matrices have much padding between their panels.
+        let bits = (estimate - 2 * dense) as f64 * 8.0 / weights as f64;
+        assert!(bits < most_bits, "{name}: {bits} bits a weight");
+    }
+}
+
+/// In mode `fast`, answers are close to the oracle's, and bits depend on neither chunks nor threads.
+#[test]
+fn quantized_checkpoints_have_the_same_bits_in_any_chunks_in_both_modes() {
+    for isa in isas() {
+        for mode in ComputeMode::ALL {
+            for name in ["llama-ct-w4a16", "qwen2-awq", "qwen3-gptq", "qwen3-fp8"] {
+                let checkpoint = checkpoint(&data(name), "config.json");
+                let case = &expected::<Expected>(&data(name)).cases[1];
+                let load = |threads| {
+                    let options = LoadOptions { mode, ..LoadOptions::exact(isa, threads, 64) };
+                    Model::load(&checkpoint, options, &mut |_, _| ()).unwrap()
+                };
+                let mut one = load(1);
+                let rows = all_rows(&mut one, &case.ids, usize::MAX, &blocks(case.ids.len(), 3));
+                let what = format!("{name} {mode} on {isa}");
+                let last = rows.last().unwrap();
+                let (mut error, mut size) = (0.0, 0.0);
+                for (got, want) in last.iter().zip(&case.logits_last) {
+                    error += f64::from(got - want).powi(2);
+                    size += f64::from(*want).powi(2);
+                }
+                let moved = (error / size).sqrt();
+                assert!(
+                    moved < if mode == ComputeMode::Fast { 0.05 } else { 1e-4 },
+                    "{what}: moved by {moved}"
+                );
+                for (threads, size) in [(1, 1), (2, 7), (3, usize::MAX)] {
+                    let cut = all_rows(&mut load(threads), &case.ids, size, &blocks(case.ids.len(), 11));
+                    same_bits(&format!("{what} in chunks of {size}"), &rows.concat(), &cut.concat());
                 }
             }
         }

@@ -431,8 +431,10 @@ pub fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String> {
 
 /// Whether most weights are quantized blocks, or will be.
 fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: ArithmeticConfig) -> bool {
-    let matrices = checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight"));
-    let count = |(all, blocks), name| match checkpoint.dtype(name) {
+    let tensors = checkpoint.config().tensors();
+    let matrices =
+        tensors.iter().map(|(name, _)| name.as_str()).filter(|name| name.ends_with("_proj.weight"));
+    let count = |(all, blocks), name: &str| match checkpoint.dtype(name) {
         Some(DType::Block(_)) => (all + 1, blocks + 1),
         _ => (all + 1, blocks),
     };

@@ -1,6 +1,8 @@
 """Writes the fuzzers' first inputs, with the formats' own Python packages: `pip install gguf safetensors numpy`."""
 
+import json
 import pathlib
+import struct
 
 import gguf
 import numpy as np
@@ -64,7 +66,33 @@ def qwen3(writer, tensors):
         tensors[f"blk.0.attn_{part}_norm.weight"] = (2,)
 
 
+def quantized(name, method, of_matrix, more=()):
+    """A model of one layer whose matrices have 8 rows and columns. `method` is the index in the fuzz target."""
+    tensors = [("model.embed_tokens.weight", "F16", [3, 8]), *more]
+    tensors += [(f"model.{norm}.weight", "F16", [8]) for norm in ["norm", *(f"layers.0.{HUGGING_FACE[n]}" for n in ("attn_norm", "ffn_norm"))]]
+    for part, shape in SHAPES.items():
+        if len(shape) == 2:
+            tensors += [(f"model.layers.0.{HUGGING_FACE[part]}{end}", dtype, dims) for end, dtype, dims in of_matrix]
+    header, data = {}, b""
+    for tensor, dtype, shape in tensors:
+        size = int(np.prod(shape)) * {"F16": 2, "I32": 4, "F32": 4, "I64": 8}.get(dtype, 1)
+        value = struct.pack("<2q", 8, 8) if dtype == "I64" else (b"\x00\x38" if dtype == "F16" else b"\x21") * size
+        header[tensor] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        data += value[:size]
+    text = json.dumps(header).encode()
+    (HERE / "quantized").mkdir(exist_ok=True)
+    (HERE / "quantized" / name).write_bytes(bytes([method]) + struct.pack("<Q", len(text)) + text + data)
+
+
 if __name__ == "__main__":
+    plain = [(".weight", "F16", [8, 8])]
+    quantized("fp8", 0, [(".weight", "F8_E4M3", [8, 8]), (".weight_scale_inv", "F32", [2, 2])])
+    quantized("awq", 1, [(".qweight", "I32", [8, 1]), (".qzeros", "I32", [1, 1]), (".scales", "F16", [1, 8])])
+    quantized("gptq", 2, [(".qweight", "I32", [1, 8]), (".qzeros", "I32", [1, 1]), (".scales", "F16", [1, 8])])
+    packed = [(".weight_packed", "I32", [8, 1]), (".weight_shape", "I64", [2]), (".weight_scale", "F16", [8, 1])]
+    quantized("packed", 3, [*packed, (".weight_zero_point", "I32", [1, 1])])
+    quantized("float", 4, [(".weight", "F8_E4M3", [8, 8]), (".weight_scale", "F16", [8, 1])])
+    quantized("mxfp4", 5, plain, [("x_blocks", "U8", [2, 3, 1, 16]), ("x_scales", "U8", [2, 3, 1])])
     model("llama.gguf", "llama", "gpt2", llama)
     model("scored.gguf", "llama", "llama", scored)
     model("qwen2.gguf", "qwen2", "gpt2", qwen2)

@@ -4,12 +4,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::config_file::{CONFIG_FILE, refuse_formats};
+use crate::config_file::{CONFIG_FILE, refuse_dtypes};
 use crate::decoder::{Architecture, ModelConfig};
 use crate::error::{CheckpointError, shown};
 use crate::fields::Fields;
 use crate::limits;
 use crate::rope::Rope;
+use crate::scheme;
 
 /// An activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,7 +187,8 @@ impl EncoderConfig {
                 CheckpointError::UnsupportedArchitecture { found: shown(found), supported: SUPPORTED }
             })?,
         };
-        refuse_formats(&fields)?;
+        scheme::refuse(&fields)?;
+        refuse_dtypes(&fields)?;
         for field in ["is_decoder", "add_cross_attention"] {
             if fields.flag(field)? == Some(true) {
                 return Err(fields.unsupported(field, &Value::Bool(true), "false is, for an encoder"));

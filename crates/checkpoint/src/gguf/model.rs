@@ -57,6 +57,8 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
         called_for_by: "the metadata",
         alias_of: names::from_hugging_face,
         supported: tensor_type::SUPPORTED,
+        scheme: None,
+        recipes: BTreeMap::new(),
     };
     let mut rope_factors = None;
     for (index, mut part) in parts(source, name, &header, &mut weights.files)?.into_iter().enumerate() {

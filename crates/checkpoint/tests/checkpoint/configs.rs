@@ -367,8 +367,8 @@ fn unsupported_features_are_refused_with_the_field_named() {
         set("hidden_act", json!("gelu"), &["hidden_act", "\"gelu\"", "\"silu\" is"]),
         set(
             "quantization_config",
-            json!({"quant_method": "gptq"}),
-            &["quantization_config", "F32, F16 or BF16"],
+            json!({"quant_method": "bitsandbytes"}),
+            &["quantization_config.quant_method", "\"bitsandbytes\" is not supported", "\"awq\""],
         ),
         set("torch_dtype", json!("float8_e4m3fn"), &["torch_dtype", "float8_e4m3fn", "bfloat16"]),
         set("dtype", json!("int8"), &["\"dtype\"", "int8"]),

@@ -17,6 +17,8 @@ mod latents;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod quantized;
+#[cfg(test)]
 mod support;
 #[cfg(test)]
 mod tensors;

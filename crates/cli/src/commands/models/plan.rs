@@ -68,6 +68,10 @@ impl CheckpointPlan {
         if config.vocab_size < LEAST {
             return Err(format!("a vocabulary of {} is too small: at least {LEAST}", config.vocab_size));
         }
+        // The weights are made in the types of the arguments.
+        for key in ["quantization_config", "compression_config"] {
+            members.remove(key);
+        }
         let end = config.vocab_size.min(MOST_WORDS) - 1;
         for (key, id) in [("bos_token_id", end - 2), ("eos_token_id", end)] {
             members.insert(key.to_owned(), json!(id));
