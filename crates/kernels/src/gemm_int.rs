@@ -57,9 +57,15 @@ struct Stretch {
 
 /// Panels that are unpacked side by side.
 const OPENED_PANELS: usize = 2;
-/// Bytes from one unpacked block of a panel to the next: room for the largest, and an odd number of half pages, so that
-/// two panels do not compete for the same lines of the first-level cache.
-const OPENED_BYTES: usize = BLOCK_K / GROUP * opened::MOST_GROUP_BYTES + 2048;
+/// Room for one unpacked block of a panel of any format.
+const OPENED_BYTES: usize = opened_bytes(opened::MOST_GROUP_BYTES);
+
+/// Returns the bytes from one unpacked block of a panel to the next. They hold groups of `group_bytes`, and are an odd
+/// number of half pages, so that two panels do not compete for the same lines of the first-level cache.
+const fn opened_bytes(group_bytes: usize) -> usize {
+    const HALF_PAGE: usize = 2048;
+    HALF_PAGE * ((BLOCK_K / GROUP * group_bytes).div_ceil(HALF_PAGE) | 1)
+}
 
 /// Memory for an unpacked stretch.
 #[repr(align(64))]
@@ -101,7 +107,8 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
             let packed = panels;
             if !F::IS_OPEN && open {
                 for (p, slot) in panels.iter_mut().enumerate().take(width) {
-                    let to = room.0.as_mut_ptr().wrapping_add(p * OPENED_BYTES).cast();
+                    let apart = const { opened_bytes(F::Opened::BYTES) };
+                    let to = room.0.as_mut_ptr().wrapping_add(p * apart).cast();
                     // SAFETY: the spans exist. `room` holds a block of at most BLOCK_K inputs for each of
                     // OPENED_PANELS panels.
                     unsafe { opened::open::<N, F>(*slot, depth, to) };
