@@ -72,7 +72,8 @@ impl Checkpoint {
     }
 
     /// Returns the tensor with the given name, as Hugging Face's checkpoints name it. A quantized matrix whose codes and
-    /// scales are tensors of their own is made from them, under the name that it has without quantization.
+    /// scales are tensors of their own is made from them, under the name that it has without quantization. Stacked
+    /// matrices of MXFP4 have the name of their codes, `…_blocks`, and their rows are outputs.
     ///
     /// # Errors
     /// [`CheckpointError::Tensor`] if there is no such tensor, or if its element type is not a [`crate::DType`]. The
@@ -80,6 +81,15 @@ impl Checkpoint {
     /// weight that is NaN or infinite.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         self.weights.tensor(name)
+    }
+
+    /// Returns one of the matrices that the tensor `name` stacks along its outermost dimension, without that dimension.
+    /// Makes no other matrix of the stack.
+    ///
+    /// # Errors
+    /// As for [`Checkpoint::tensor`], and [`CheckpointError::Tensor`] if there is no such matrix.
+    pub fn stacked(&self, name: &str, index: usize) -> Result<Tensor<'_>, CheckpointError> {
+        self.weights.stacked(name, index)
     }
 
     /// The element type of the tensor `name`. `None` if the tensor does not exist or its type is not supported.

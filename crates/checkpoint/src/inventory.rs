@@ -35,6 +35,32 @@ pub(crate) fn supported_dtype(name: &str) -> Option<DType> {
     }
 }
 
+/// The type that is read and nearest to one that is not. `None` if no such type holds weights.
+fn nearest(element: &str) -> Option<&'static str> {
+    match element {
+        "IQ1_S" | "IQ1_M" | "IQ2_XXS" | "IQ2_XS" | "IQ2_S" | "TQ1_0" | "TQ2_0" | "Q1_0" => Some("Q2_K"),
+        "IQ3_XXS" | "IQ3_S" => Some("Q3_K"),
+        "NVFP4" => Some("MXFP4"),
+        "Q8_1" | "Q8_K" => Some("Q8_0"),
+        "F64" => Some("F32"),
+        _ => None,
+    }
+}
+
+/// Why tensors of the type `element` are refused, with those of `supported` and the way out.
+pub(crate) fn not_supported(element: &str, supported: &str) -> String {
+    let is_code = element.starts_with("F8_") || matches!(element, "U8" | "I8" | "I32" | "U32");
+    let way_out = match nearest(element) {
+        Some(nearest) => format!("; take a copy of the model in {nearest}, the nearest"),
+        None if is_code && supported == SUPPORTED_DTYPES => {
+            "; codes of quantized weights are read if quantization_config in config.json says their method"
+                .to_owned()
+        }
+        None => String::new(),
+    };
+    format!("{element} is not supported; supported are {supported}{way_out}")
+}
+
 /// Returns why a tensor of a layer must not be there, if the architecture does not call for it. transformers drops such
 /// tensors with a warning, and a mislabelled checkpoint then answers nonsense. `None` for tensors that change nothing:
 /// buffers, and the scales of quantized weights.

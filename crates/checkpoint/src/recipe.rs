@@ -15,6 +15,7 @@ use crate::tensor::DType;
 use fp8::Fp8Matrix;
 use int4::StoredInt4;
 use mxfp4::StoredMxfp4;
+use stored::fault;
 pub(crate) use stored::{Find, RecipeFault, StoredTensor};
 
 /// A quantized matrix whose tensors were found to fit each other.
@@ -40,7 +41,8 @@ enum RecipeDecoder {
 }
 
 impl MatrixRecipe {
-    /// Returns the name of the matrix whose codes the tensor `name` holds. `None` if it holds none.
+    /// Returns the name of the matrix whose codes the tensor `name` holds: the one that it has without quantization, or
+    /// that of the codes for stacked matrices. `None` if it holds none.
     pub(crate) fn matrix_of(scheme: &WeightScheme, name: &str, element: &str) -> Option<String> {
         let float = || fp8::is_matrix(name, element).then(|| name.to_owned());
         let ends = |end: &str| name.strip_suffix(end).map(|module| format!("{module}.weight"));
@@ -48,7 +50,8 @@ impl MatrixRecipe {
             WeightScheme::Fp8(_) => float(),
             WeightScheme::Int4(_) => ends(int4::CODES),
             WeightScheme::Compressed { .. } => float().or_else(|| ends(int4::PACKED_CODES)),
-            WeightScheme::Mxfp4 => name.strip_suffix(mxfp4::CODES).map(str::to_owned),
+            // A plain stack of that module has inputs × outputs, and these rows are outputs.
+            WeightScheme::Mxfp4 => name.ends_with(mxfp4::CODES).then(|| name.to_owned()),
         }
     }
 
@@ -110,6 +113,20 @@ impl MatrixRecipe {
             RecipeDecoder::Fp8(matrix) => matrix.bytes(find),
             RecipeDecoder::Int4(matrix) => matrix.bytes(find),
             RecipeDecoder::Mxfp4(matrices) => matrices.bytes(find),
+        }
+    }
+
+    /// Makes the rows of one of the stacked matrices.
+    ///
+    /// # Errors
+    /// As for [`MatrixRecipe::bytes`], and if nothing is stacked or there is no such matrix.
+    pub(crate) fn stacked_bytes(&self, index: usize, find: Find<'_, '_>) -> Result<Vec<u8>, RecipeFault> {
+        match &self.decoder {
+            RecipeDecoder::Mxfp4(matrices) => matrices.stacked_bytes(index, find),
+            RecipeDecoder::Fp8(_) | RecipeDecoder::Int4(_) => {
+                let codes = self.sources.first().map_or("", String::as_str);
+                Err(fault(codes, "shape", format!("is {:?}, which is no stack of matrices", self.shape)))
+            }
         }
     }
 

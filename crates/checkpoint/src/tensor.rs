@@ -54,6 +54,13 @@ impl DType {
     }
 }
 
+/// Returns the bytes of one of `count` equal parts that follow each other. `None` if there is no such part.
+pub(crate) fn stacked_part(bytes: &[u8], index: usize, count: usize) -> Option<&[u8]> {
+    let each = bytes.len().checked_div(count).filter(|each| each.checked_mul(count) == Some(bytes.len()))?;
+    let start = index.checked_mul(each).filter(|_| index < count)?;
+    bytes.get(start..start.checked_add(each)?)
+}
+
 /// A tensor as it is stored. Only the rows of rotated projections are reordered, if needed, to the order of Hugging
 /// Face's checkpoints, and a quantized matrix whose codes and scales are tensors of their own is made from them.
 #[derive(Debug, Clone)]

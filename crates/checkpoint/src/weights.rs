@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::decoder::ModelConfig;
+use crate::decoder::{LayerConfig, ModelConfig, RowPick};
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::inventory::{self, Required};
 use crate::recipe::{MatrixRecipe, RecipeFault, StoredTensor};
 use crate::scheme::WeightScheme;
 use crate::source::Contents;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Tensor, stacked_part};
 
 /// The weight files, and the location of each tensor.
 pub(crate) struct Weights {
@@ -85,6 +85,28 @@ impl Weights {
             })?),
         };
         Ok(Tensor { name, dtype, shape: &stored.shape, bytes })
+    }
+
+    /// Returns one of the matrices that the tensor `name` stacks along its outermost dimension. Makes no other.
+    pub(crate) fn stacked(&self, name: &str, index: usize) -> Result<Tensor<'_>, CheckpointError> {
+        if let Some((name, recipe)) = self.recipes.get_key_value(name) {
+            let made = recipe.as_ref().map_err(Clone::clone);
+            let find = |name: &str| self.stored(name);
+            let made = made.and_then(|recipe| Ok((recipe, recipe.stacked_bytes(index, &find)?)));
+            let (recipe, bytes) = made.map_err(|fault| self.of_fault(&fault))?;
+            let shape = recipe.shape.get(1..).unwrap_or_default();
+            return Ok(Tensor { name, dtype: recipe.dtype, shape, bytes: Cow::Owned(bytes) });
+        }
+        let Tensor { name, dtype, shape, bytes } = self.tensor(name)?;
+        let count = shape.first().copied().unwrap_or(0);
+        let part = match &bytes {
+            Cow::Borrowed(bytes) => stacked_part(bytes, index, count).map(Cow::Borrowed),
+            Cow::Owned(bytes) => stacked_part(bytes, index, count).map(|part| Cow::Owned(part.to_vec())),
+        };
+        let bytes = part.ok_or_else(|| {
+            tensor_error(&self.listed_in, name, "shape", format!("is {shape:?}, which has no part {index}"))
+        })?;
+        Ok(Tensor { name, dtype, shape: shape.get(1..).unwrap_or_default(), bytes })
     }
 
     /// The element type of a tensor that [`Weights::tensor`] returns. `None` if there is no such tensor, or if its type is
@@ -181,6 +203,27 @@ impl Weights {
             }
             let known = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
             self.check_contradictions(&layer.prefix, &known)?;
+            self.check_transposed(layer)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a quantized matrix whose rows the architecture stores as columns: blocks go along the rows.
+    fn check_transposed(&self, layer: &LayerConfig) -> Result<(), CheckpointError> {
+        for linear in layer.matrices().into_iter().flatten() {
+            let name = &linear.weight.tensor.name;
+            let is_quantized =
+                self.recipes.contains_key(name) || matches!(self.dtype(name), Some(DType::Block(_)));
+            if is_quantized && matches!(linear.weight.pick, RowPick::Transposed { .. }) {
+                let problem = format!(
+                    "is quantized, and this architecture stores the matrix as inputs × outputs, which is read in {}; take a \
+                     copy of the model that is not quantized",
+                    inventory::SUPPORTED_DTYPES
+                );
+                let recipe = self.recipes.get(name).and_then(|recipe| recipe.as_ref().ok());
+                let codes = recipe.and_then(|recipe| recipe.sources.first()).unwrap_or(name);
+                return Err(self.of_fault(&RecipeFault { tensor: codes.clone(), field: "dtype", problem }));
+            }
         }
         Ok(())
     }
@@ -230,6 +273,9 @@ impl Weights {
         };
         let refuse =
             |field, problem| tensor_error(self.file_name(stored), stored.shown_as(name), field, problem);
+        if let (spelled, None) = stored.element {
+            return Err(refuse("dtype", self.not_supported(spelled)));
+        }
         if stored.shape != *shape {
             let problem = format!("is {:?}, but {by} says {shape:?}, {fields}", stored.shape);
             return Err(refuse("shape", problem));
@@ -244,10 +290,9 @@ impl Weights {
         let head_fits = stored.interleaved.is_none_or(|head| {
             head.is_multiple_of(2) && shape.first().is_some_and(|rows| rows.is_multiple_of(head.max(1)))
         });
-        match stored.element {
-            (spelled, None) => Err(refuse("dtype", self.not_supported(spelled))),
-            _ if !head_fits => Err(refuse("shape", format!("{shape:?} has no rows of whole rotated heads"))),
-            _ => Ok(()),
+        match head_fits {
+            true => Ok(()),
+            false => Err(refuse("shape", format!("{shape:?} has no rows of whole rotated heads"))),
         }
     }
 
@@ -281,7 +326,7 @@ impl Weights {
 
     /// Why an element type of the files is refused.
     fn not_supported(&self, spelled: &str) -> String {
-        format!("{spelled} is not supported; supported are {}", self.supported)
+        inventory::not_supported(spelled, self.supported)
     }
 
     fn file_name(&self, stored: &Stored) -> &str {

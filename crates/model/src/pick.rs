@@ -6,23 +6,19 @@ use std::borrow::Cow;
 use headrace_checkpoint::decoder::{RotaryPairs, RowPick, RowSource};
 
 /// Returns the rows that `source` takes, as `bytes` stores them: rows of `row_bytes`, each of elements of
-/// `element_bytes` if the type is dense. `None` if the shape does not fit the bytes, or blocks would have to be
+/// `element_bytes` if the type is dense. `bytes` are those of the tensor, or of the expert's part. `None` if the shape does not fit the bytes, or blocks would have to be
 /// transposed.
 pub(crate) fn picked<'t>(
     bytes: &Cow<'t, [u8]>,
     source: &RowSource,
     (row_bytes, element_bytes): (usize, Option<usize>),
 ) -> Option<Cow<'t, [u8]>> {
-    let part = match source.expert {
-        None => bytes.clone(),
-        Some(expert) => stacked(bytes, expert, *source.tensor.shape.first()?)?,
-    };
     let rows = match source.pick {
-        RowPick::All => part,
-        RowPick::Grouped { group, first, count } => grouped(&part, row_bytes, group, first, count)?,
+        RowPick::All => bytes.clone(),
+        RowPick::Grouped { group, first, count } => grouped(bytes, row_bytes, group, first, count)?,
         RowPick::Transposed { first, step, count } => {
             let columns = *source.tensor.shape.last()?;
-            Cow::Owned(transposed(&part, element_bytes?, columns, (first, step, count))?)
+            Cow::Owned(transposed(bytes, element_bytes?, columns, (first, step, count))?)
         }
         RowPick::Columns { first, count } => {
             let columns = *source.tensor.shape.last()?;
@@ -45,16 +41,6 @@ fn row_bytes_after(source: &RowSource, row_bytes: usize, element_bytes: Option<u
         RowPick::Transposed { .. } => source.tensor.shape.iter().rev().nth(1)?.checked_mul(element_bytes?),
         RowPick::Columns { count, .. } => count.checked_mul(element_bytes?),
         RowPick::All | RowPick::Grouped { .. } => Some(row_bytes),
-    }
-}
-
-/// Returns the part of one of `count` experts.
-fn stacked<'t>(bytes: &Cow<'t, [u8]>, expert: usize, count: usize) -> Option<Cow<'t, [u8]>> {
-    let each = bytes.len().checked_div(count).filter(|each| each.checked_mul(count) == Some(bytes.len()))?;
-    let range = expert.checked_mul(each)?..expert.checked_add(1)?.checked_mul(each)?;
-    match bytes {
-        Cow::Borrowed(bytes) => bytes.get(range).map(Cow::Borrowed),
-        Cow::Owned(bytes) => bytes.get(range).map(|bytes| Cow::Owned(bytes.to_vec())),
     }
 }
 

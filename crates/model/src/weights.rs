@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use headrace_checkpoint::decoder::{
     self, FeedActivation, FeedForward, LayerConfig, LinearConfig, MixerConfig, NormConfig, NormKind,
-    RowSource,
+    RowSource, TensorSpec,
 };
 use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
@@ -84,6 +84,8 @@ fn activation(of: FeedActivation) -> Activation {
 pub(crate) trait Tensors {
     /// Returns the tensor with the given name.
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError>;
+    /// Returns one of the matrices that the tensor with the given name stacks.
+    fn stacked(&self, name: &str, index: usize) -> Result<Tensor<'_>, CheckpointError>;
     /// Releases the mapped pages of the tensors that were read, which are not needed again soon.
     fn release_pages(&self);
 }
@@ -91,6 +93,10 @@ pub(crate) trait Tensors {
 impl Tensors for Checkpoint {
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         Checkpoint::tensor(self, name)
+    }
+
+    fn stacked(&self, name: &str, index: usize) -> Result<Tensor<'_>, CheckpointError> {
+        Checkpoint::stacked(self, name, index)
     }
 
     fn release_pages(&self) {
@@ -101,6 +107,10 @@ impl Tensors for Checkpoint {
 impl Tensors for EncoderCheckpoint {
     fn tensor(&self, name: &str) -> Result<Tensor<'_>, CheckpointError> {
         EncoderCheckpoint::tensor(self, name)
+    }
+
+    fn stacked(&self, name: &str, index: usize) -> Result<Tensor<'_>, CheckpointError> {
+        EncoderCheckpoint::stacked(self, name, index)
     }
 
     fn release_pages(&self) {
@@ -420,8 +430,10 @@ impl<'a> Loader<'a> {
 
     /// Returns the rows that `source` takes of its tensor, each of `k` weights, as they are stored.
     fn picked(&mut self, source: &RowSource, k: usize) -> Result<(WeightType, Cow<'a, [u8]>), ModelError> {
-        let tensor = self.tensor(&source.tensor.name, &source.tensor.shape)?;
-        let columns = if k == 1 { 1 } else { source.tensor.shape.last().copied().unwrap_or(1) };
+        let TensorSpec { name, shape, .. } = &source.tensor;
+        let stacked = shape.get(usize::from(source.expert.is_some())..).unwrap_or_default();
+        let tensor = self.part(name, stacked, source.expert)?;
+        let columns = if k == 1 { 1 } else { shape.last().copied().unwrap_or(1) };
         let element = match tensor.dtype {
             DType::Block(_) => None,
             dense => dense.row_bytes(1),
@@ -474,8 +486,16 @@ impl<'a> Loader<'a> {
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, ModelError> {
+        self.part(name, shape, None)
+    }
+
+    /// Returns a tensor of `shape`, or one of the matrices of `shape` that the tensor stacks.
+    fn part(&mut self, name: &str, shape: &[usize], expert: Option<usize>) -> Result<Tensor<'a>, ModelError> {
         (self.progress)(self.done, self.total);
-        let tensor = self.tensors.tensor(name)?;
+        let tensor = match expert {
+            None => self.tensors.tensor(name)?,
+            Some(expert) => self.tensors.stacked(name, expert)?,
+        };
         if tensor.shape != shape {
             let problem = format!("has shape {:?}, not {shape:?}", tensor.shape);
             return Err(ModelError::Tensor { name: name.to_owned(), problem });

@@ -24,7 +24,7 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 58] = [
+const CHECKPOINTS: [&str; 62] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -41,6 +41,7 @@ const CHECKPOINTS: [&str; 58] = [
     "gpt-neox",
     "gpt-neox-serial",
     "gpt-oss",
+    "gpt-oss-mxfp4",
     "gpt2",
     "granite",
     "granite-hybrid",
@@ -57,6 +58,7 @@ const CHECKPOINTS: [&str; 58] = [
     "mistral-swa",
     "mistral3-cond",
     "mixtral",
+    "mixtral-ct-fp8",
     "nemotron",
     "nemotron-h",
     "nemotron-h-latent",
@@ -70,10 +72,12 @@ const CHECKPOINTS: [&str; 58] = [
     "qwen2",
     "qwen2-awq",
     "qwen2-moe",
+    "qwen2-moe-ct-w4a16",
     "qwen3",
     "qwen3-fp8",
     "qwen3-gptq",
     "qwen3-moe",
+    "qwen3-moe-fp8",
     "qwen3-next",
     "qwen3-tied",
     "qwen35",
@@ -301,6 +305,57 @@ fn quantized_checkpoints_hold_what_the_estimate_says() {
     }
 }
 
+/// Experts keep the bits of their file, stacked or not. Their bits depend on neither chunks nor threads.
+#[test]
+fn experts_of_quantized_checkpoints_stay_as_they_are_stored() {
+    for (name, end, dtypes) in [
+        ("gpt-oss-mxfp4", "_proj_blocks", &["mxfp4"][..]),
+        ("qwen3-moe-fp8", "_proj.weight", &["f8_g128", "f8_g32"]),
+        ("mixtral-ct-fp8", ".w2.weight", &["f8_g32"]),
+        ("qwen2-moe-ct-w4a16", "_proj.weight", &["w4_bf16_g32"]),
+    ] {
+        let checkpoint = checkpoint(&data(name), "config.json");
+        let tensors = checkpoint.config().tensors();
+        let matrices: Vec<_> = tensors.iter().filter(|(tensor, _)| tensor.ends_with(end)).collect();
+        assert!(matrices.len() >= 8, "{name}: {matrices:?}");
+        for (tensor, _) in matrices {
+            let dtype = checkpoint.dtype(tensor).unwrap().name();
+            assert!(dtypes.contains(&dtype), "{name} {tensor}: {dtype}");
+        }
+        let mut seen = Vec::new();
+        let options = LoadOptions::exact(Isa::best(), 1, 1);
+        let held = Model::load(&checkpoint, options, &mut |done, total| seen.push((done, total))).unwrap();
+        // Biases, norms and routers are held in f32, and are not in the estimate.
+        let (held, estimate) = (held.shape().weight_bytes, weight_bytes(&checkpoint, None).unwrap());
+        assert!(held >= estimate && held - estimate < 64 << 10, "{name}: {held} bytes, not {estimate}");
+        let total = checkpoint.tensor_bytes();
+        assert!(seen.is_sorted() && seen.last() == Some(&(total, total)), "{name}: {seen:?}");
+        let case = &expected::<Expected>(&data(name)).cases[1];
+        for (isa, mode) in isas().into_iter().flat_map(|isa| ComputeMode::ALL.map(|mode| (isa, mode))) {
+            same_in_chunks(&checkpoint, case, (isa, mode), &format!("{name} {mode} on {isa}"));
+        }
+    }
+}
+
+/// Checks that a case has the same bits in any chunks and on any number of threads. Returns its rows of logits.
+fn same_in_chunks(
+    checkpoint: &Checkpoint,
+    case: &Case,
+    (isa, mode): (Isa, ComputeMode),
+    what: &str,
+) -> Vec<Vec<f32>> {
+    let load = |threads| {
+        let options = LoadOptions { mode, ..LoadOptions::exact(isa, threads, 64) };
+        Model::load(checkpoint, options, &mut |_, _| ()).unwrap()
+    };
+    let rows = all_rows(&mut load(1), &case.ids, usize::MAX, &blocks(case.ids.len(), 3));
+    for (threads, size) in [(1, 1), (2, 7), (3, usize::MAX)] {
+        let cut = all_rows(&mut load(threads), &case.ids, size, &blocks(case.ids.len(), 11));
+        same_bits(&format!("{what} in chunks of {size}"), &rows.concat(), &cut.concat());
+    }
+    rows
+}
+
 /// In mode `fast`, answers are close to the oracle's, and bits depend on neither chunks nor threads.
 #[test]
 fn quantized_checkpoints_have_the_same_bits_in_any_chunks_in_both_modes() {
@@ -309,13 +364,8 @@ fn quantized_checkpoints_have_the_same_bits_in_any_chunks_in_both_modes() {
             for name in ["llama-ct-w4a16", "qwen2-awq", "qwen3-gptq", "qwen3-fp8"] {
                 let checkpoint = checkpoint(&data(name), "config.json");
                 let case = &expected::<Expected>(&data(name)).cases[1];
-                let load = |threads| {
-                    let options = LoadOptions { mode, ..LoadOptions::exact(isa, threads, 64) };
-                    Model::load(&checkpoint, options, &mut |_, _| ()).unwrap()
-                };
-                let mut one = load(1);
-                let rows = all_rows(&mut one, &case.ids, usize::MAX, &blocks(case.ids.len(), 3));
                 let what = format!("{name} {mode} on {isa}");
+                let rows = same_in_chunks(&checkpoint, case, (isa, mode), &what);
                 let last = rows.last().unwrap();
                 let (mut error, mut size) = (0.0, 0.0);
                 for (got, want) in last.iter().zip(&case.logits_last) {
@@ -327,10 +377,6 @@ fn quantized_checkpoints_have_the_same_bits_in_any_chunks_in_both_modes() {
                     moved < if mode == ComputeMode::Fast { 0.05 } else { 1e-4 },
                     "{what}: moved by {moved}"
                 );
-                for (threads, size) in [(1, 1), (2, 7), (3, usize::MAX)] {
-                    let cut = all_rows(&mut load(threads), &case.ids, size, &blocks(case.ids.len(), 11));
-                    same_bits(&format!("{what} in chunks of {size}"), &rows.concat(), &cut.concat());
-                }
             }
         }
     }
@@ -372,6 +418,8 @@ fn a_sequence_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() 
             "olmo2",
             "deepseek-v2",
             "deepseek-v3-yarn",
+            "qwen2-moe-ct-w4a16",
+            "qwen3-moe-fp8",
         ] {
             let checkpoint = checkpoint(&data(name), "config.json");
             let cases = expected::<Expected>(&data(name)).cases;

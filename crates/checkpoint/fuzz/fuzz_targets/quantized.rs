@@ -44,5 +44,8 @@ fuzz_target!(|bytes: &[u8]| {
         let expected = tensor.dtype.row_bytes(inner).map(|row| row * rows);
         assert_eq!(Some(tensor.bytes.len()), expected, "{name}");
         assert!(tensor.bytes.len() <= 8 * weights.len(), "{name} claims more than the file holds");
+        if let Ok(part) = checkpoint.stacked(&name, 1) {
+            assert_eq!(Some(part.bytes.len()), tensor.bytes.len().checked_div(tensor.shape[0]), "{name}");
+        }
     }
 });

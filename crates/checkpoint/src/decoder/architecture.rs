@@ -142,7 +142,8 @@ const ALL: &[ArchitectureNames] = &[
     named(Architecture::Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe", "qwen3moe", 32_768)
         .of("Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B"),
     named(Architecture::OlMoe, "OlmoeForCausalLM", "olmoe", "olmoe", 4_096).of("OLMoE"),
-    named(Architecture::GptOss, "GptOssForCausalLM", "gpt_oss", "gpt-oss", 131_072).of("gpt-oss in bf16"),
+    named(Architecture::GptOss, "GptOssForCausalLM", "gpt_oss", "gpt-oss", 131_072)
+        .of("gpt-oss, in MXFP4 and bf16"),
     named(Architecture::GraniteMoe, "GraniteMoeForCausalLM", "granitemoe", "granitemoe", 2_048)
         .of("Granite 3 MoE"),
     named(Architecture::Lfm2, "Lfm2ForCausalLM", "lfm2", "lfm2", 128_000).of("LFM2 350M to 2.6B"),

@@ -94,6 +94,14 @@ impl EncoderCheckpoint {
         self.weights.tensor(name)
     }
 
+    /// Returns one of the matrices that the tensor `name` stacks along its outermost dimension, without that dimension.
+    ///
+    /// # Errors
+    /// As for [`EncoderCheckpoint::tensor`], and if there is no such matrix.
+    pub fn stacked(&self, name: &str, index: usize) -> Result<Tensor<'_>, CheckpointError> {
+        self.weights.stacked(name, index)
+    }
+
     /// Names and shapes of the tensors that the configuration calls for, outermost dimension first.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         inventory::all(&self.config).into_iter().map(|required| (required.name, required.shape)).collect()

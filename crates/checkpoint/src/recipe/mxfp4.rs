@@ -4,6 +4,7 @@
 use headrace_quant::mxfp4_blocks;
 
 use super::stored::{Find, RecipeFault, fault, needed, of_values};
+use crate::tensor::stacked_part;
 
 /// The end of the name of the codes.
 pub(super) const CODES: &str = "_blocks";
@@ -54,7 +55,21 @@ impl StoredMxfp4 {
         Ok(Self { shape, codes: name.to_owned(), scales })
     }
 
-    /// Makes the rows, as GGUF's MXFP4 blocks.
+    /// Makes the rows of one matrix, as GGUF's MXFP4 blocks.
+    pub(super) fn stacked_bytes(&self, index: usize, find: Find<'_, '_>) -> Result<Vec<u8>, RecipeFault> {
+        let codes = needed(find, &self.codes, &self.codes)?.bytes;
+        let scales = needed(find, &self.scales, &self.codes)?.bytes;
+        let count = self.shape.first().copied().unwrap_or(0);
+        let parts = stacked_part(codes, index, count).zip(stacked_part(scales, index, count));
+        let (codes, scales) = parts
+            .ok_or_else(|| fault(&self.codes, "shape", format!("has {count} matrices, and no {index}")))?;
+        mxfp4_blocks(codes, scales).map_err(|error| {
+            let RecipeFault { tensor, field, problem } = of_values(error, &self.codes, &self.scales);
+            RecipeFault { tensor, field, problem: format!("of matrix {index} {problem}") }
+        })
+    }
+
+    /// Makes the rows of all matrices, as GGUF's MXFP4 blocks.
     pub(super) fn bytes(&self, find: Find<'_, '_>) -> Result<Vec<u8>, RecipeFault> {
         let codes = needed(find, &self.codes, &self.codes)?.bytes;
         let scales = needed(find, &self.scales, &self.codes)?.bytes;

@@ -295,7 +295,8 @@ pub(super) fn gpt_oss(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointErro
     facts.model(Architecture::GptOss, layers, rotary, norms.named("model.norm", facts.hidden()))
 }
 
-/// Experts that are stacked as inputs × outputs, with the outputs of gate and up in turn.
+/// Experts that are stacked as inputs × outputs, or in MXFP4 as outputs × inputs, with the outputs of gate and up in
+/// turn.
 fn interleaved_experts(parts: &LayerParts<'_, '_>, of: &ExpertFacts) -> Vec<ExpertConfig> {
     let (hidden, inner) = (parts.facts.hidden(), of.inner);
     let both = SizeField::new(2 * inner.size, "2 × intermediate_size");
@@ -304,14 +305,23 @@ fn interleaved_experts(parts: &LayerParts<'_, '_>, of: &ExpertFacts) -> Vec<Expe
         pick,
         ..RowSource::whole(parts.name(&format!("mlp.experts.{name}")), shape)
     };
+    let or = |plain: RowSource, mxfp4: RowSource| RowSource { otherwise: Some(Box::new(mxfp4)), ..plain };
     let half = |expert: usize, first: usize| LinearConfig {
         outputs: inner.size,
         inputs: hidden.size,
-        weight: part(
-            expert,
-            "gate_up_proj",
-            &[of.count, hidden, both],
-            RowPick::Transposed { first, step: 2, count: inner.size },
+        weight: or(
+            part(
+                expert,
+                "gate_up_proj",
+                &[of.count, hidden, both],
+                RowPick::Transposed { first, step: 2, count: inner.size },
+            ),
+            part(
+                expert,
+                "gate_up_proj_blocks",
+                &[of.count, both, hidden],
+                RowPick::Grouped { group: 2, first, count: 1 },
+            ),
         ),
         bias: Some(part(
             expert,
@@ -327,11 +337,14 @@ fn interleaved_experts(parts: &LayerParts<'_, '_>, of: &ExpertFacts) -> Vec<Expe
             down: LinearConfig {
                 outputs: hidden.size,
                 inputs: inner.size,
-                weight: part(
-                    expert,
-                    "down_proj",
-                    &[of.count, inner, hidden],
-                    RowPick::Transposed { first: 0, step: 1, count: hidden.size },
+                weight: or(
+                    part(
+                        expert,
+                        "down_proj",
+                        &[of.count, inner, hidden],
+                        RowPick::Transposed { first: 0, step: 1, count: hidden.size },
+                    ),
+                    part(expert, "down_proj_blocks", &[of.count, hidden, inner], RowPick::All),
                 ),
                 bias: Some(part(expert, "down_proj_bias", &[of.count, hidden], RowPick::All)),
             },

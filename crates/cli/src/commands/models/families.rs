@@ -15,9 +15,12 @@ A class for text and images is served for text: `Gemma3ForConditionalGeneration`
 Any field of `config.json` that would change the arithmetic and is not computed is refused by its name.
 
 Every family is computed in f32 within 1e-3 of transformers' answers, with the same bits in any batch and any cut into
-chunks. Weights may be f32, f16 or bf16, and are quantized at load on request. Windows are masked: the cache keeps all
-keys and values. Latent attention (DeepSeek, GLM-4.7-Flash) keeps one row of `kv_lora_rank + qk_rope_head_dim` elements
-for each token and layer.
+chunks. Weights may be f32, f16 or bf16, which are quantized at load on request, or quantized already: FP8, AWQ, GPTQ,
+compressed-tensors and MXFP4 in safetensors, and the [types of GGUF](start.md#weights-that-are-read). On a GPU they are
+f32, f16 or bf16. GPT-2 stores its matrices transposed and is read without quantization.
+
+Layers with a window keep only the window in the cache, and recurrent layers one state for each sequence. Latent attention
+(DeepSeek, GLM-4.7-Flash) keeps one row of `kv_lora_rank + qk_rope_head_dim` elements for each token and layer.
 
 | checkpoints | class | GGUF | GPU |
 |---|---|---|---|
