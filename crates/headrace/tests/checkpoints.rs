@@ -89,13 +89,17 @@ fn every_type_is_made_and_found() {
 #[test]
 fn quantized_directories_are_inspected_with_the_memory_that_they_take() {
     let oracle = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name);
-    for (name, kind) in
-        [("qwen2-awq", "AWQ"), ("qwen3-gptq", "GPTQ"), ("llama-ct-w4a16", "INT4"), ("qwen3-fp8", "F8_E4M3")]
-    {
+    for (name, kind, matrices) in [
+        ("qwen2-awq", "AWQ", 14),
+        ("qwen3-gptq", "GPTQ", 14),
+        ("llama-ct-w4a16", "INT4", 14),
+        ("qwen3-fp8", "F8_E4M3", 14),
+        ("gpt-oss-mxfp4", "MXFP4", 8),
+    ] {
         let facts = inspect(&oracle(name));
         let types = facts["tensor_types"].as_array().unwrap();
         let row = types.iter().find(|row| row["type"] == kind).unwrap();
-        assert_eq!(row["tensors"], 14, "{name}: {types:?}");
+        assert_eq!(row["tensors"], matrices, "{name}: {types:?}");
         let shapes = Checkpoint::open(&oracle(name)).unwrap().config().tensors();
         let weights: usize = shapes.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
         assert_eq!(facts["parameters"], weights, "{name}");
@@ -106,6 +110,89 @@ fn quantized_directories_are_inspected_with_the_memory_that_they_take() {
             (stored * 9 / 10..stored * 3 / 2).contains(&held),
             "{name}: {stored} bytes, {held} in memory"
         );
+    }
+}
+
+/// What no engine here computes is refused in the same words by every command that opens it.
+#[test]
+fn weights_that_are_not_computed_are_refused_alike_by_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/qwen2-awq");
+    let copy = |name: &str| {
+        let to = dir.path().join(name);
+        std::fs::create_dir(&to).unwrap();
+        for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"] {
+            std::fs::copy(from.join(file), to.join(file)).unwrap();
+        }
+        to
+    };
+    let described = |name: &str, field: &str, value: Value| {
+        let to = copy(name);
+        let config = std::fs::read(to.join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&config).unwrap();
+        match field {
+            "quantization_config" => config[field] = value,
+            _ => config["quantization_config"][field] = value,
+        }
+        std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+        to
+    };
+    // NVFP4, number 40, takes as many bytes as Q4_0, number 2.
+    let file = dir.path().join("nvfp4.gguf");
+    make(&["--type", "q4_0", "--embedding-type", "f32"], &file);
+    let name = b"blk.0.ffn_up.weight";
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(name.len()).position(|window| window == name).unwrap() + name.len() + 4 + 16;
+    assert_eq!(bytes[at..at + 4], 2_u32.to_le_bytes());
+    bytes[at..at + 4].copy_from_slice(&40_u32.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    for (path, pieces) in [
+        (
+            described("method", "quant_method", Value::from("hqq")),
+            &["quant_method", "\"hqq\" is not supported", "\"gptq\" (4 bits)", "GGUF file", "--upstream"][..],
+        ),
+        (
+            described("bits", "bits", Value::from(8)),
+            &["quantization_config.bits", "8 is not supported; 4 bits are read", "--upstream"],
+        ),
+        (
+            described("none", "quantization_config", Value::Null),
+            &["model.layers.0.mlp.down_proj.weight", "is missing"],
+        ),
+        (
+            file,
+            &[
+                "blk.0.ffn_up.weight",
+                "NVFP4 is not supported",
+                "take a copy of the model in MXFP4",
+                "--upstream",
+            ],
+        ),
+    ] {
+        let path = path.to_str().unwrap();
+        let data = dir.path().join("data");
+        let up = ["up", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().unwrap(), "--model", path];
+        let json = headrace(&["models", "inspect", "--json", path]);
+        let facts: Value = serde_json::from_slice(&json.stdout).unwrap();
+        let doctor: Value = serde_json::from_slice(&headrace(&["doctor", "--json", path]).stdout).unwrap();
+        let findings = doctor["findings"].as_array().unwrap();
+        let found = findings.iter().find(|finding| finding["code"] == "not_computed_here").unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        for (command, said) in [
+            ("inspect", text(headrace(&["models", "inspect", path]).stderr)),
+            ("inspect --json", facts["refused"].as_str().unwrap().to_owned()),
+            (
+                "doctor",
+                format!("{}; {}", found["evidence"].as_str().unwrap(), found["way_out"].as_str().unwrap()),
+            ),
+            ("up", text(headrace(&up).stderr)),
+        ] {
+            for piece in pieces {
+                assert!(said.contains(piece), "{command} {path}: {said}");
+            }
+        }
+        assert_eq!(json.status.code(), Some(1), "{path}");
+        assert_eq!(headrace(&up).status.code(), Some(2), "{path}");
     }
 }
 

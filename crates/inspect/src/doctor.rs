@@ -47,14 +47,17 @@ pub fn diagnose(examined: &Examined<'_>) -> Diagnosis {
     Diagnosis { facts, findings }
 }
 
+/// The way out of files that no engine here computes, for a reason that names none.
+const ELSEWHERE: &str =
+    "serve it with another server and put this one in front of it: --upstream, with these files as its words";
+
 fn refused(examined: &Examined<'_>, findings: &mut Vec<Finding>) {
     findings.extend(examined.refused.map(|error| Finding {
         code: "not_computed_here",
         severity: Severity::Warning,
         what: "no engine in this program computes it".to_owned(),
         evidence: error.to_string(),
-        way_out: "serve it with another server and put this one in front of it: --upstream, with these files as its words"
-            .to_owned(),
+        way_out: error.way_out().unwrap_or(ELSEWHERE).to_owned(),
     }));
 }
 

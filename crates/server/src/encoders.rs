@@ -154,7 +154,7 @@ impl PlannedEncoder {
 /// Returns why it is refused, beginning with its path.
 pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), String> {
     let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let checkpoint = EncoderCheckpoint::open(path).map_err(|error| refused(&error))?;
+    let checkpoint = EncoderCheckpoint::open(path).map_err(|error| error.describe(path))?;
     let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
     Ok((checkpoint, Arc::new(tokenizer.map_err(|error| refused(&error))?)))
 }

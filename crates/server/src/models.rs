@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_catalog::{Backend, ServedModel, TokenBackend};
+use headrace_checkpoint::decoder::LinearConfig;
 use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults};
 use headrace_config::arithmetic::{ArithmeticConfig, ComputeDevice};
 use headrace_config::{EngineSettings, ModelConfig, ServerSettings};
@@ -422,23 +423,16 @@ pub fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String> {
     let Some(path) = path else {
         return Checkpoint::from_files(demo_files()).map_err(|error| error.to_string());
     };
-    Checkpoint::open(path).map_err(|error| match path.is_dir() {
-        true => format!("{}: {error}", path.display()),
-        // The error of a single file begins with its name.
-        false => error.to_string(),
-    })
+    Checkpoint::open(path).map_err(|error| error.describe(path))
 }
 
 /// Whether most weights are quantized blocks, or will be.
 fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: ArithmeticConfig) -> bool {
-    let tensors = checkpoint.config().tensors();
-    let matrices =
-        tensors.iter().map(|(name, _)| name.as_str()).filter(|name| name.ends_with("_proj.weight"));
-    let count = |(all, blocks), name: &str| match checkpoint.dtype(name) {
-        Some(DType::Block(_)) => (all + 1, blocks + 1),
-        _ => (all + 1, blocks),
-    };
-    let (all, blocks) = matrices.fold((0, 0), count);
+    let matrices = checkpoint.config().layers.iter().flat_map(|layer| layer.matrices()).flatten();
+    let is_block =
+        |linear: &LinearConfig| matches!(checkpoint.dtype(&linear.weight.tensor.name), Some(DType::Block(_)));
+    let (all, blocks) =
+        matrices.fold((0, 0), |(all, blocks), linear| (all + 1, blocks + usize::from(is_block(linear))));
     arithmetic.quantize.is_some() || 2 * blocks > all
 }
 

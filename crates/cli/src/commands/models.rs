@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use headrace_config::stored::{self, FoundCheckpoint, LocalCheckpoint, ModelFolders};
 use headrace_server::model_facts;
 use headrace_terminal::output;
+use serde_json::json;
 
 use self::quantized::quantized;
 use crate::arguments::{InspectArgs, ModelsArgs, ModelsCommand};
@@ -49,7 +50,10 @@ fn inspect(args: &InspectArgs) -> Result<(), String> {
     let quantize =
         if model_facts::is_encoder(&args.path) { None } else { quantized(args.quantize.as_deref())? };
     if args.json {
-        output::say(&format!("{:#}\n", model_facts::to_json(Some(&args.path), quantize)?));
+        let facts = model_facts::to_json(Some(&args.path), quantize);
+        let refused = |why: &String| json!({"path": args.path.display().to_string(), "refused": why});
+        output::say(&format!("{:#}\n", facts.as_ref().map_or_else(refused, Clone::clone)));
+        facts?;
     } else {
         output::say(&model_facts::to_text(&args.path, quantize)?);
     }
