@@ -26,6 +26,10 @@ pub(super) const LOWER: u16 = 64;
 pub(super) const TITLE: u16 = 128;
 /// `\p{M}`.
 pub(super) const MARK: u16 = 256;
+/// `[^\s\p{L}\p{M}\p{N}]`.
+pub(super) const SIGN: u16 = 512;
+/// `\p{Han}`.
+pub(super) const HAN: u16 = 1024;
 
 /// A value per character, in blocks of 256 characters. All blocks that hold only the default share one copy.
 #[derive(Debug)]
@@ -73,7 +77,7 @@ impl Classes {
     }
 
     fn new() -> Option<Self> {
-        let mut all = CharTable::new(OTHER);
+        let mut all = CharTable::new(OTHER | SIGN);
         let classes = [
             (r"\p{L}", LETTER),
             (r"\p{N}", NUMBER),
@@ -83,6 +87,7 @@ impl Classes {
             (r"\p{Ll}", LOWER),
             (r"\p{Lt}", TITLE),
             (r"\p{M}", MARK),
+            (r"\p{Han}", HAN),
         ];
         for (class, bit) in classes {
             let parsed = regex_syntax::parse(class).ok()?;
@@ -91,8 +96,12 @@ impl Classes {
                 *all.slot(code)? |= bit;
             }
         }
-        for value in all.values.iter_mut().filter(|value| **value & (LETTER | NUMBER | SPACE) != 0) {
-            *value &= !OTHER;
+        for value in &mut all.values {
+            if *value & (LETTER | NUMBER | SPACE) != 0 {
+                *value &= !(OTHER | SIGN);
+            } else if *value & MARK != 0 {
+                *value &= !SIGN;
+            }
         }
         let ascii = std::array::from_fn(|code| u32::try_from(code).map_or(0, |code| all.get(code)));
         Some(Self { ascii, all })
@@ -182,6 +191,8 @@ mod tests {
             (r"\p{Ll}", LOWER),
             (r"\p{Lt}", TITLE),
             (r"\p{M}", MARK),
+            (r"[^\s\p{L}\p{M}\p{N}]", SIGN),
+            (r"\p{Han}", HAN),
         ] {
             let (mut ours, mut at) = (Vec::new(), 0);
             while at < text.len() {
