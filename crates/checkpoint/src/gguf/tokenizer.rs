@@ -2,6 +2,7 @@
 //! `tokenizer_config.json`. Must not know how text becomes ids.
 
 mod bpe;
+mod gemma4;
 mod pre;
 mod scored;
 mod vocabulary;
@@ -15,6 +16,7 @@ use super::value::Value;
 use vocabulary::Vocabulary;
 
 const MODEL: &str = "tokenizer.ggml.model";
+const SUPPORTED: &str = "supported are \"gpt2\", \"llama\" and \"gemma4\"";
 const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// The tokenizer assets of a GGUF file.
@@ -29,27 +31,30 @@ pub(super) struct Words {
 
 /// Reads the tokenizer of a model whose embedding has `vocab_size` rows.
 pub(super) fn read(meta: Meta<'_>, vocab_size: usize) -> Result<Words, CheckpointError> {
-    let vocabulary = Vocabulary::read(meta, vocab_size)?;
-    let parts = match meta.text(MODEL)? {
-        Some("gpt2") => bpe::parts(&vocabulary)?,
-        Some("llama") => scored::parts(&vocabulary)?,
-        Some(other) => {
+    let mut vocabulary = Vocabulary::read(meta, vocab_size)?;
+    let model = meta.text(MODEL)?.ok_or_else(|| meta.missing(MODEL))?;
+    let parts = match model {
+        "gpt2" => bpe::parts(&vocabulary)?,
+        "llama" => scored::parts(&vocabulary)?,
+        gemma4::MODEL => gemma4::parts(&mut vocabulary)?,
+        other => {
             let found = Value::Text(other.to_owned());
-            return Err(meta.unsupported(MODEL, &found, "supported are \"gpt2\" and \"llama\""));
+            return Err(meta.unsupported(MODEL, &found, SUPPORTED));
         }
-        None => return Err(meta.missing(MODEL)),
     };
     let id = |name: &str| vocabulary.id(&format!("tokenizer.ggml.{name}_token_id"));
     let (bos, eos, pad, unknown) = (id("bos")?, id("eos")?, id("padding")?, id("unknown")?);
     let text = |id: Option<u32>| id.and_then(|id| vocabulary.text(id)).map(str::to_owned);
     let flag = |name: &str| meta.flag(&format!("tokenizer.ggml.add_{name}_token"));
+    // Files of early converters say that Gemma 4 has no beginning token. llama.cpp adds it nevertheless.
+    let adds_bos = model == gemma4::MODEL || flag("bos")?.unwrap_or(parts.adds_bos);
     let config = TokenizerConfig {
         bos_token: text(bos),
         eos_token: text(eos),
         pad_token: text(pad),
         unk_token: text(unknown),
         additional_special_tokens: Vec::new(),
-        add_bos_token: Some(flag("bos")?.unwrap_or(parts.adds_bos)),
+        add_bos_token: Some(adds_bos),
         add_eos_token: Some(flag("eos")?.unwrap_or(false)),
         model_max_length: None,
         clean_up_tokenization_spaces: None,

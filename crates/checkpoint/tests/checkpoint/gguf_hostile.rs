@@ -379,15 +379,15 @@ fn tokenizers_that_make_no_sense_are_refused_by_key() {
         (
             "model",
             small().text("tokenizer.ggml.model", "bert").bytes(),
-            &["tokenizer.ggml.model", "\"bert\" is not"],
+            &["tokenizer.ggml.model", "\"bert\" is not", "\"gemma4\""],
         ),
         ("no model", small().unset("tokenizer.ggml.model").bytes(), &["tokenizer.ggml.model", "is missing"]),
         (
             "pre",
-            small().text("tokenizer.ggml.pre", "kimi-k2").bytes(),
+            small().text("tokenizer.ggml.pre", "chameleon").bytes(),
             &[
                 "tokenizer.ggml.pre",
-                "\"kimi-k2\" is not supported",
+                "\"chameleon\" is not supported",
                 "llama-bpe",
                 "qwen2",
                 "smollm",

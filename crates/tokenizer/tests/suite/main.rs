@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod families;
+#[cfg(test)]
 mod gguf;
 #[cfg(test)]
 mod hostile;

@@ -27,11 +27,12 @@ pub(super) fn parts(vocabulary: &Vocabulary<'_>) -> Result<Parts, CheckpointErro
         adds_bos: pre.adds_bos,
         class: "PreTrainedTokenizerFast",
         warning: pre.warning,
+        is_added: |_| false,
     })
 }
 
 /// Returns the merge pairs. Both parts of a pair, and the joined text, must be tokens.
-fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
+pub(super) fn merges(vocabulary: &Vocabulary<'_>) -> Result<Json, CheckpointError> {
     let meta = vocabulary.meta;
     let texts = meta.texts(MERGES)?.ok_or_else(|| meta.missing(MERGES))?;
     let known: BTreeSet<&str> = vocabulary.used().map(|(_, text, _)| text).collect();

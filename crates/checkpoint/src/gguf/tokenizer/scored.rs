@@ -37,6 +37,7 @@ pub(super) fn parts(vocabulary: &Vocabulary<'_>) -> Result<Parts, CheckpointErro
         adds_bos: true,
         class: "LlamaTokenizerFast",
         warning: None,
+        is_added: |_| false,
     })
 }
 

@@ -13,7 +13,7 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 
 /// Control tokens that end a reply if they exist, in addition to those that the metadata names. Source: llama.cpp's
 /// list.
-const ENDS: [&str; 12] = [
+const ENDS: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -24,8 +24,14 @@ const ENDS: [&str; 12] = [
     "<|eom_id|>",
     "<EOT>",
     "_<EOT>",
+    "[EOT]",
+    "[EOS]",
     "<|end_of_text|>",
     "<end_of_utterance>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
 ];
 
 /// The kind of a token, as SentencePiece numbers it.
@@ -57,6 +63,8 @@ pub(super) struct Parts {
     pub(super) class: &'static str,
     /// A warning about what the metadata leaves open.
     pub(super) warning: Option<String>,
+    /// Whether a normal token with this text is found in text before the model works, like an added token.
+    pub(super) is_added: fn(&str) -> bool,
 }
 
 impl<'a> Vocabulary<'a> {
@@ -91,6 +99,15 @@ impl<'a> Vocabulary<'a> {
             }
         }
         Ok(Self { meta, tokens, kinds })
+    }
+
+    /// Makes control tokens of the tokens with these texts, if there are any.
+    pub(super) fn make_control(&mut self, marks: &[&str]) {
+        for (text, kind) in self.tokens.iter().zip(&mut self.kinds) {
+            if *kind != Kind::Unused && marks.contains(&text) {
+                *kind = Kind::Control;
+            }
+        }
     }
 
     /// Ids, texts and kinds of all tokens that can occur.
@@ -133,7 +150,8 @@ impl<'a> Vocabulary<'a> {
             .used()
             .filter_map(|(id, text, kind)| {
                 let special = special.contains(&Some(id)) || matches!(kind, Kind::Control | Kind::Unknown);
-                (special || kind == Kind::UserDefined).then(|| {
+                let is_added = kind == Kind::UserDefined || (kind == Kind::Normal && (parts.is_added)(text));
+                (special || is_added).then(|| {
                     json!({
                         "id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
                         "normalized": false, "special": special,
