@@ -12,8 +12,9 @@ and `llamacpp` receive token ids. Headrace then reads tokenizer, template and co
 the weights. \
 `reply` names the format in which the model writes tool calls, if the template does not show the format: `hermes`, \
 `qwen3_coder`, `llama3_json`, `pythonic`, `mistral_array`, `mistral`, `deepseek_v3`, `deepseek_v31`, `deepseek_v32`, \
-`deepseek_v4`, `harmony`, `granite`, `glm45`, `kimi_k2`, `minimax_m2`, `functiongemma`, `gemma4`, `json`, or `plain` \
-for none. \
+`deepseek_v4`, `harmony`, `granite`, `glm45`, `kimi_k2`, `minimax_m2`, `functiongemma`, `gemma4`, `olmo3`, \
+`phi4mini`, `cohere_command`, `seed_oss`, `ernie45`, `hunyuan`, `hunyuan_opensource`, `hunyuan_a13b`, `minimax_m3`, \
+`kimi_k3`, `step3`, `mimo`, `apertus`, `longcat`, `longcat_pairs`, `json`, or `plain` for none. \
 `on_break` applies if an answer breaks off in the middle and no worker can continue the same answer seamlessly. With \
 `error` (the default), the answer ends with an error. With `continue`, another target continues the answer in its \
 own way; the stream and the trace show the position. Targets that receive token ids continue from the tokens. Of the \

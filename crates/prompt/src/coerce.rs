@@ -1,13 +1,15 @@
 //! Converts values that a model wrote without quotes into JSON for their schema. In some families, only the schema
 //! distinguishes `3` from `"3"`. Must not know tools or families.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::json::quoted;
 use crate::python;
 
 /// The maximum number of references that are followed for one value.
 const MOST_REFERENCES: u32 = 16;
+/// The maximum number of schemas that are searched for the schema of one value.
+const MOST_SEARCHED: u32 = 1_000;
 /// The types of JSON, in the order in which they are tried.
 const TYPES: [&str; 7] = ["null", "integer", "number", "boolean", "object", "array", "string"];
 
@@ -46,6 +48,42 @@ fn types_within(schema: &Value, root: &Value, left: u32) -> Option<Vec<&'static 
         _ => return None,
     };
     Some(values.into_iter().map(type_of).collect())
+}
+
+/// Returns the schema of the member `key` of an object. `root` is the document that references point into.
+pub(crate) fn property<'s>(schema: &'s Value, key: &str, root: &'s Value) -> Option<&'s Value> {
+    let other = |schema: &'s Map<String, Value>| {
+        schema.get("additionalProperties").filter(|others| others.is_object())
+    };
+    search(schema, root, &mut { MOST_SEARCHED }, &|schema| {
+        schema.get("properties").and_then(|known| known.get(key)).or_else(|| other(schema))
+    })
+}
+
+/// Returns the schema of the item `at` of an array. `root` is the document that references point into.
+pub(crate) fn item<'s>(schema: &'s Value, at: usize, root: &'s Value) -> Option<&'s Value> {
+    search(schema, root, &mut { MOST_SEARCHED }, &|schema| {
+        schema.get("prefixItems").and_then(|first| first.get(at)).or_else(|| schema.get("items"))
+    })
+}
+
+/// Returns the first result of `find` in a schema, its reference and its alternatives.
+fn search<'s>(
+    schema: &'s Value,
+    root: &'s Value,
+    left: &mut u32,
+    find: &dyn Fn(&'s Map<String, Value>) -> Option<&'s Value>,
+) -> Option<&'s Value> {
+    *left = left.checked_sub(1)?;
+    let schema = schema.as_object()?;
+    if let Some(found) = find(schema) {
+        return Some(found);
+    }
+    if let Some(Value::String(reference)) = schema.get("$ref") {
+        return search(root.pointer(reference.strip_prefix('#')?)?, root, left, find);
+    }
+    let alternatives = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array());
+    alternatives.flatten().find_map(|one| search(one, root, left, find))
 }
 
 fn type_of(value: &Value) -> &'static str {
@@ -147,6 +185,37 @@ mod tests {
         ] {
             let root = json!({"$defs": {"n": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}});
             assert_eq!(value(text, types(&schema, &root).as_deref()), expected, "{text} {schema}");
+        }
+    }
+
+    #[test]
+    fn the_schema_of_a_part_is_found() {
+        let root = json!({
+            "$defs": {
+                "place": {"properties": {"city": {"type": "string"}}},
+                "loop": {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}]},
+            },
+            "properties": {
+                "place": {"$ref": "#/$defs/place"},
+                "either": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/place"}]},
+                "any": {"additionalProperties": {"type": "integer"}},
+                "closed": {"additionalProperties": false},
+                "loop": {"$ref": "#/$defs/loop"},
+                "pair": {"prefixItems": [{"type": "boolean"}], "items": {"type": "null"}},
+            },
+        });
+        let of = |key: &str| property(&root, key, &root).unwrap();
+        for (found, expected) in [
+            (property(of("place"), "city", &root), Some("string")),
+            (property(of("either"), "city", &root), Some("string")),
+            (property(of("any"), "city", &root), Some("integer")),
+            (property(of("closed"), "city", &root), None),
+            (property(of("loop"), "city", &root), None),
+            (item(of("pair"), 0, &root), Some("boolean")),
+            (item(of("pair"), 1, &root), Some("null")),
+            (item(of("place"), 0, &root), None),
+        ] {
+            assert_eq!(found.map(|schema| schema["type"].as_str().unwrap()), expected);
         }
     }
 }

@@ -1,6 +1,15 @@
 //! The families of models, by the way in which they write tool calls: one row for each. Reading a row is the task of
 //! `reply`, enforcing one the task of `grammar`. Must not know the tools of any call.
 
+mod layout;
+mod objects;
+mod others;
+mod tags;
+
+pub(crate) use layout::{
+    AnswerMarks, CallLayout, FamilyRow, NamedLayout, NestedLayout, ObjectLayout, TagLayout, TypeAttribute,
+};
+
 use crate::marks::HARMONY;
 use crate::thought::{ANALYSIS, ReasoningMarks, ThoughtBounds};
 
@@ -44,6 +53,40 @@ pub enum ReplyFamily {
     FunctionGemma,
     /// `<|tool_call>call:NAME{KEY:<|"|>TEXT<|"|>}<tool_call|>` (Gemma 4).
     Gemma,
+    /// `<function_calls>\nNAME(KEY=VALUE, …)\n</function_calls>`, a call in each line (Olmo 3).
+    Olmo,
+    /// `functools[{"name": …, "arguments": {…}}, …]` (Phi-4-mini).
+    Phi,
+    /// `<|START_ACTION|>[{"tool_call_id": …, "tool_name": …, "parameters": {…}}, …]<|END_ACTION|>`, and the answer
+    /// between `<|START_RESPONSE|>` and `<|END_RESPONSE|>` (Command R7B, Command A and later).
+    Cohere,
+    /// `<seed:tool_call>\n<function=NAME>\n<parameter=KEY>VALUE</parameter>\n</function>\n</seed:tool_call>` (Seed-OSS).
+    Seed,
+    /// Like [`Self::Hermes`], with the answer between `<response>` and `</response>` (ERNIE 4.5).
+    Ernie,
+    /// `<tool_calls>\n<tool_call>NAME<tool_sep>\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>\n</tool_calls>`
+    /// (Hunyuan 3 and 4).
+    Hunyuan,
+    /// Like [`Self::Hunyuan`], with `:opensource` in each tag (the published weights of Hunyuan 3).
+    HunyuanSuffixed,
+    /// `<tool_calls>[{"name": …, "arguments": {…}}, …]</tool_calls>`, and the answer between `<answer>` and `</answer>`
+    /// (Hunyuan-A13B).
+    HunyuanArray,
+    /// Tags with the mark `]<]minimax[>[` before each, also for the values within an argument (MiniMax M3).
+    MiniMaxNested,
+    /// `<|open|>call tool="NAME" index="1"<|sep|>` with a channel for each argument (Kimi K3).
+    KimiXtml,
+    /// `<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="NAME">` with a tag for each argument (Step 3).
+    Step,
+    /// Like [`Self::QwenXml`], without line breaks around values (MiMo).
+    MiMo,
+    /// `<|tools_prefix|>[{"NAME": {…}}, …]<|tools_suffix|>` (Apertus).
+    Apertus,
+    /// `<longcat_tool_call>\n{"name": …, "arguments": {…}}\n</longcat_tool_call>` (LongCat-Flash).
+    LongCat,
+    /// `<longcat_tool_call>NAME\n<longcat_arg_key>KEY</longcat_arg_key>\n<longcat_arg_value>VALUE</longcat_arg_value>\n`
+    /// (LongCat-Flash-Lite and later).
+    LongCatPairs,
     /// A JSON object of name and arguments, or an array of such objects, at the beginning of a line.
     Json,
 }
@@ -94,348 +137,13 @@ impl ReplyStyle {
     }
 }
 
-/// The way in which a family writes calls.
-#[derive(Debug)]
-pub(crate) struct FamilyRow {
-    /// Marks around all calls of an answer together. A call without them is still a call.
-    pub(crate) section: Option<(&'static str, &'static str)>,
-    /// The marks that open a call. Templates write the first one.
-    pub(crate) open: &'static [&'static str],
-    /// Characters that begin a call without an opening mark, at the beginning of a line.
-    pub(crate) bare: &'static [char],
-    /// Marks that may follow the text of a call, in this order and apart from white space. Each of them may be missing.
-    pub(crate) close: &'static [&'static str],
-    /// The exact text around calls in templates.
-    pub(crate) written: CallMarkup,
-    /// Whether an opening mark ends the reasoning, because the mark is not a word that a model would write in its
-    /// reasoning.
-    pub(crate) ends_thought: bool,
-    pub(crate) body: CallLayout,
-}
-
-impl FamilyRow {
-    /// Returns every text of the template that occurs in a call.
-    fn texts(&self) -> impl Iterator<Item = &'static str> {
-        let body: Vec<&'static str> = match &self.body {
-            CallLayout::Object { .. } | CallLayout::Pythonic => Vec::new(),
-            CallLayout::Named(named) => {
-                [named.before, named.id].into_iter().chain(named.after.iter().copied()).collect()
-            }
-            CallLayout::Tagged(tagged) => {
-                vec![tagged.name_end, tagged.key, tagged.key_end, tagged.value, tagged.value_end, tagged.end]
-            }
-            CallLayout::Gemma { quote } => vec![*quote],
-        };
-        let section = self.section.into_iter().flat_map(|(open, close)| [open, close]);
-        section.chain(self.open.iter().copied()).chain(self.close.iter().copied()).chain(body)
-    }
-}
-
-/// The text that templates write around calls.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallMarkup {
-    /// Before and after all calls.
-    pub(crate) all: (&'static str, &'static str),
-    /// Before and after each call.
-    pub(crate) each: (&'static str, &'static str),
-    /// Between two calls.
-    pub(crate) between: &'static str,
-}
-
-/// The way in which a call is written between its marks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum CallLayout {
-    /// A JSON object of a name and arguments. With `array`, an array of such objects is also accepted.
-    Object {
-        /// The key of the arguments.
-        arguments: &'static str,
-        array: bool,
-    },
-    /// A name, then the arguments as a JSON object.
-    Named(NamedLayout),
-    /// A name, then a tag for each argument.
-    Tagged(TagLayout),
-    /// Calls as Python writes them, in a list.
-    Pythonic,
-    /// `call:NAME{KEY:VALUE}`, with texts between these quotes.
-    Gemma { quote: &'static str },
-}
-
-/// A name between marks, then a JSON object.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NamedLayout {
-    /// The text before the name.
-    pub(crate) before: &'static str,
-    /// The marks that end the name. Templates write the first one. An opening brace always ends the name.
-    pub(crate) after: &'static [&'static str],
-    /// The mark that begins an id after the name.
-    pub(crate) id: &'static str,
-    /// Whether the name is part of an id: `functions.NAME:0`.
-    pub(crate) in_id: bool,
-    /// Whether an array of objects is accepted in place of a name.
-    pub(crate) or_array: bool,
-}
-
-/// A name, then a tag for each argument.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TagLayout {
-    /// The mark that ends the name.
-    pub(crate) name_end: &'static str,
-    /// The mark that opens an argument, before its key.
-    pub(crate) key: &'static str,
-    /// The mark that ends the key.
-    pub(crate) key_end: &'static str,
-    /// The mark that opens the value. Empty if there is none.
-    pub(crate) value: &'static str,
-    pub(crate) value_end: &'static str,
-    /// The mark that ends the call.
-    pub(crate) end: &'static str,
-    /// Whether templates write a line break after each tag. If so, line breaks around a value are not part of the
-    /// value.
-    pub(crate) lines: bool,
-}
-
-const HERMES: FamilyRow = FamilyRow {
-    section: None,
-    open: &["<tool_call>"],
-    bare: &[],
-    close: &["</tool_call>"],
-    written: CallMarkup { all: ("", ""), each: ("<tool_call>\n", "\n</tool_call>"), between: "\n" },
-    ends_thought: false,
-    body: CallLayout::Object { arguments: "arguments", array: false },
-};
-
-const QWEN_XML: FamilyRow = FamilyRow {
-    section: Some(("<tool_call>", "</tool_call>")),
-    open: &["<function="],
-    bare: &[],
-    close: &[],
-    written: CallMarkup { all: ("", ""), each: ("<tool_call>\n<function=", "\n</tool_call>"), between: "\n" },
-    ends_thought: false,
-    body: CallLayout::Tagged(TagLayout {
-        name_end: ">",
-        key: "<parameter=",
-        key_end: ">",
-        value: "",
-        value_end: "</parameter>",
-        end: "</function>",
-        lines: true,
-    }),
-};
-
-const LLAMA_JSON: FamilyRow = FamilyRow {
-    section: None,
-    open: &["<|python_tag|>"],
-    bare: &['{'],
-    close: &[],
-    written: CallMarkup { all: ("", ""), each: ("", ""), between: "; " },
-    ends_thought: false,
-    body: CallLayout::Object { arguments: "parameters", array: false },
-};
-
-const PYTHONIC: FamilyRow = FamilyRow {
-    section: None,
-    open: &["<|python_start|>", "<|tool_call_start|>", "<|python_tag|>"],
-    bare: &['['],
-    close: &["<|python_end|>", "<|tool_call_end|>"],
-    written: CallMarkup { all: ("[", "]"), each: ("", ""), between: ", " },
-    ends_thought: false,
-    body: CallLayout::Pythonic,
-};
-
-const MISTRAL: FamilyRow = FamilyRow {
-    written: CallMarkup { all: ("", ""), each: ("[TOOL_CALLS]", ""), between: "" },
-    body: CallLayout::Named(NamedLayout {
-        before: "",
-        after: &["[ARGS]"],
-        id: "[CALL_ID]",
-        in_id: false,
-        or_array: true,
-    }),
-    ..MISTRAL_ARRAY
-};
-
-const MISTRAL_ARRAY: FamilyRow = FamilyRow {
-    section: None,
-    open: &["[TOOL_CALLS]"],
-    bare: &[],
-    close: &["[/TOOL_CALLS]"],
-    written: CallMarkup { all: ("[TOOL_CALLS][", "]"), each: ("", ""), between: ", " },
-    ends_thought: true,
-    body: CallLayout::Object { arguments: "arguments", array: true },
-};
-
-const DEEPSEEK_V3: FamilyRow = FamilyRow {
-    section: Some(("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
-    open: &["<｜tool▁call▁begin｜>"],
-    bare: &[],
-    close: &["```", "<｜tool▁call▁end｜>"],
-    written: CallMarkup {
-        all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        each: ("<｜tool▁call▁begin｜>", "\n```<｜tool▁call▁end｜>"),
-        between: "\n",
-    },
-    ends_thought: true,
-    body: CallLayout::Named(NamedLayout {
-        before: "function<｜tool▁sep｜>",
-        after: &["\n```json\n", "\n```\n", "\n"],
-        id: "",
-        in_id: false,
-        or_array: false,
-    }),
-};
-
-const DEEPSEEK_V31: FamilyRow = FamilyRow {
-    close: &["<｜tool▁call▁end｜>"],
-    written: CallMarkup {
-        all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        each: ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
-        between: "",
-    },
-    body: CallLayout::Named(NamedLayout {
-        before: "",
-        after: &["<｜tool▁sep｜>"],
-        id: "",
-        in_id: false,
-        or_array: false,
-    }),
-    ..DEEPSEEK_V3
-};
-
-const DSML: FamilyRow = FamilyRow {
-    section: Some(("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
-    open: &["<｜DSML｜invoke name=\""],
-    bare: &[],
-    close: &[],
-    written: CallMarkup {
-        all: ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
-        each: ("<｜DSML｜invoke name=\"", ""),
-        between: "\n",
-    },
-    ends_thought: true,
-    body: CallLayout::Tagged(TagLayout {
-        name_end: "\">",
-        key: "<｜DSML｜parameter name=\"",
-        key_end: "\"",
-        value: ">",
-        value_end: "</｜DSML｜parameter>",
-        end: "</｜DSML｜invoke>",
-        lines: false,
-    }),
-};
-
-const DEEPSEEK_V4: FamilyRow = FamilyRow {
-    section: Some(("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")),
-    written: CallMarkup { all: ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"), ..DSML.written },
-    ..DSML
-};
-
-const GRANITE: FamilyRow = FamilyRow {
-    section: None,
-    open: &["<|tool_call|>", "<tool_call>"],
-    bare: &[],
-    close: &["</tool_call>"],
-    written: CallMarkup { all: ("<|tool_call|>[", "]"), each: ("", ""), between: ", " },
-    ends_thought: false,
-    body: CallLayout::Object { arguments: "arguments", array: true },
-};
-
-const GLM: FamilyRow = FamilyRow {
-    section: None,
-    open: &["<tool_call>"],
-    bare: &[],
-    close: &[],
-    written: CallMarkup { all: ("", ""), each: ("<tool_call>", ""), between: "\n" },
-    ends_thought: false,
-    body: CallLayout::Tagged(TagLayout {
-        name_end: "\n",
-        key: "<arg_key>",
-        key_end: "</arg_key>",
-        value: "<arg_value>",
-        value_end: "</arg_value>",
-        end: "</tool_call>",
-        lines: false,
-    }),
-};
-
-const KIMI: FamilyRow = FamilyRow {
-    section: Some(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
-    open: &["<|tool_call_begin|>"],
-    bare: &[],
-    close: &["<|tool_call_end|>"],
-    written: CallMarkup {
-        all: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        each: ("<|tool_call_begin|>", "<|tool_call_end|>"),
-        between: "",
-    },
-    ends_thought: true,
-    body: CallLayout::Named(NamedLayout {
-        before: "functions.",
-        after: &["<|tool_call_argument_begin|>"],
-        id: "",
-        in_id: true,
-        or_array: false,
-    }),
-};
-
-const MINIMAX: FamilyRow = FamilyRow {
-    section: Some(("<minimax:tool_call>", "</minimax:tool_call>")),
-    open: &["<invoke name=\""],
-    bare: &[],
-    close: &[],
-    written: CallMarkup {
-        all: ("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
-        each: ("<invoke name=\"", ""),
-        between: "\n",
-    },
-    ends_thought: false,
-    body: CallLayout::Tagged(TagLayout {
-        name_end: "\">",
-        key: "<parameter name=\"",
-        key_end: "\">",
-        value: "",
-        value_end: "</parameter>",
-        end: "</invoke>",
-        lines: false,
-    }),
-};
-
-const FUNCTION_GEMMA: FamilyRow = FamilyRow {
-    section: None,
-    open: &["<start_function_call>"],
-    bare: &[],
-    close: &["<end_function_call>"],
-    written: CallMarkup {
-        all: ("", ""),
-        each: ("<start_function_call>", "<end_function_call>"),
-        between: "",
-    },
-    ends_thought: false,
-    body: CallLayout::Gemma { quote: "<escape>" },
-};
-
-const GEMMA: FamilyRow = FamilyRow {
-    open: &["<|tool_call>"],
-    close: &["<tool_call|>"],
-    written: CallMarkup { each: ("<|tool_call>", "<tool_call|>"), ..FUNCTION_GEMMA.written },
-    ends_thought: true,
-    body: CallLayout::Gemma { quote: "<|\"|>" },
-    ..FUNCTION_GEMMA
-};
-
-const JSON: FamilyRow = FamilyRow {
-    section: None,
-    open: &[],
-    bare: &['{', '['],
-    close: &[],
-    written: CallMarkup { all: ("", ""), each: ("", ""), between: "\n" },
-    ends_thought: false,
-    body: CallLayout::Object { arguments: "arguments", array: true },
-};
+/// The text between a value and its closing tag in templates of Qwen3-Coder's form: a line break, as itself or as Jinja
+/// writes it.
+const LINE_BREAKS: [&str; 2] = ["\n</parameter>", "\\n</parameter>"];
 
 impl ReplyFamily {
     /// Every family.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 34] = [
         Self::Plain,
         Self::Hermes,
         Self::QwenXml,
@@ -454,6 +162,21 @@ impl ReplyFamily {
         Self::MiniMax,
         Self::FunctionGemma,
         Self::Gemma,
+        Self::Olmo,
+        Self::Phi,
+        Self::Cohere,
+        Self::Seed,
+        Self::Ernie,
+        Self::Hunyuan,
+        Self::HunyuanSuffixed,
+        Self::HunyuanArray,
+        Self::MiniMaxNested,
+        Self::KimiXtml,
+        Self::Step,
+        Self::MiMo,
+        Self::Apertus,
+        Self::LongCat,
+        Self::LongCatPairs,
         Self::Json,
     ];
 
@@ -478,6 +201,21 @@ impl ReplyFamily {
             Self::MiniMax => "minimax_m2",
             Self::FunctionGemma => "functiongemma",
             Self::Gemma => "gemma4",
+            Self::Olmo => "olmo3",
+            Self::Phi => "phi4mini",
+            Self::Cohere => "cohere_command",
+            Self::Seed => "seed_oss",
+            Self::Ernie => "ernie45",
+            Self::Hunyuan => "hunyuan",
+            Self::HunyuanSuffixed => "hunyuan_opensource",
+            Self::HunyuanArray => "hunyuan_a13b",
+            Self::MiniMaxNested => "minimax_m3",
+            Self::KimiXtml => "kimi_k3",
+            Self::Step => "step3",
+            Self::MiMo => "mimo",
+            Self::Apertus => "apertus",
+            Self::LongCat => "longcat",
+            Self::LongCatPairs => "longcat_pairs",
             Self::Json => "json",
         }
     }
@@ -492,23 +230,41 @@ impl ReplyFamily {
     pub fn detect(template: &str) -> Self {
         let has = |text: &str| template.contains(text);
         let marks = has("<tool_call>") && has("</tool_call>");
+        let arguments = has("\"arguments\"") || has("\\\"arguments\\\"");
+        let functions = has("<function=") && has("<parameter=");
         // The first match wins. The template of an earlier family may contain the marks of a later one, but not the
         // other way round.
-        let tests: [(Self, bool); 17] = [
+        let tests = [
             (Self::Harmony, has("<|channel|>") && (has("to=functions.") || has("<|channel|>commentary"))),
             (Self::Kimi, has("<|tool_call_begin|>") && has("<|tool_call_argument_begin|>")),
+            (Self::KimiXtml, has("<|open|>") && has("<|close|>") && has("<|sep|>")),
             (Self::DeepSeekV4, has("｜DSML｜") && has("｜tool_calls")),
             (Self::DeepSeekDsml, has("｜DSML｜")),
             (Self::DeepSeekV3, has("<｜tool▁call▁begin｜>") && has("```json")),
             (Self::DeepSeekV31, has("<｜tool▁call▁begin｜>")),
+            (Self::Step, has("<steptml:invoke")),
+            (Self::MiniMaxNested, has("]<]minimax[>[")),
             (Self::MiniMax, has("<minimax:tool_call>")),
             (Self::FunctionGemma, has("<start_function_call>")),
             (Self::Gemma, has("<|tool_call>") && has("<tool_call|>")),
+            (Self::Cohere, has("<|START_ACTION|>") && has("tool_name")),
+            (Self::Apertus, has("<|tools_prefix|>") && has("<|tools_suffix|>")),
+            (Self::Olmo, has("<function_calls>") && has("</function_calls>")),
+            (Self::Seed, has("<seed:tool_call>")),
+            (Self::LongCatPairs, has("<longcat_tool_call>") && has("<longcat_arg_key>")),
+            (Self::LongCat, has("<longcat_tool_call>")),
+            // The published template of Hunyuan 3 writes the suffix of its tags as a variable.
+            (Self::HunyuanSuffixed, has("HYTK") || has("<tool_calls:opensource>")),
+            (Self::Hunyuan, has("<tool_calls>") && has("<arg_key>")),
+            (Self::HunyuanArray, has("<tool_calls>") && arguments),
             (Self::Glm, has("<arg_key>") && marks),
-            (Self::QwenXml, has("<function=") && has("<parameter=")),
-            (Self::Hermes, marks && !has("<function=") && (has("\"arguments\"") || has("\\\"arguments\\\""))),
+            (Self::MiMo, functions && !LINE_BREAKS.iter().any(|text| has(text))),
+            (Self::QwenXml, functions),
+            (Self::Ernie, marks && has("<response>") && arguments),
+            (Self::Hermes, marks && !has("<function=") && arguments),
             (Self::Mistral, has("[TOOL_CALLS]") && has("[ARGS]")),
             (Self::MistralArray, has("[TOOL_CALLS]")),
+            (Self::Phi, has("functools[") || has("<|/tool_call|>") || has("<|/tool|>")),
             (Self::Granite, has("<|tool_call|>")),
             (
                 Self::Pythonic,
@@ -522,25 +278,45 @@ impl ReplyFamily {
     /// Returns the row that describes the family's calls. `None` if the family writes no calls, or uses a form of its
     /// own.
     pub(crate) const fn row(self) -> Option<&'static FamilyRow> {
-        match self {
-            Self::Plain | Self::Harmony => None,
-            Self::Hermes => Some(&HERMES),
-            Self::QwenXml => Some(&QWEN_XML),
-            Self::LlamaJson => Some(&LLAMA_JSON),
-            Self::Pythonic => Some(&PYTHONIC),
-            Self::MistralArray => Some(&MISTRAL_ARRAY),
-            Self::Mistral => Some(&MISTRAL),
-            Self::DeepSeekV3 => Some(&DEEPSEEK_V3),
-            Self::DeepSeekV31 => Some(&DEEPSEEK_V31),
-            Self::DeepSeekDsml => Some(&DSML),
-            Self::DeepSeekV4 => Some(&DEEPSEEK_V4),
-            Self::Granite => Some(&GRANITE),
-            Self::Glm => Some(&GLM),
-            Self::Kimi => Some(&KIMI),
-            Self::MiniMax => Some(&MINIMAX),
-            Self::FunctionGemma => Some(&FUNCTION_GEMMA),
-            Self::Gemma => Some(&GEMMA),
-            Self::Json => Some(&JSON),
-        }
+        Some(match self {
+            Self::Plain | Self::Harmony => return None,
+            Self::Hermes => &objects::HERMES,
+            Self::QwenXml => &tags::QWEN_XML,
+            Self::LlamaJson => &objects::LLAMA_JSON,
+            Self::Pythonic => &others::PYTHONIC,
+            Self::MistralArray => &objects::MISTRAL_ARRAY,
+            Self::Mistral => &objects::MISTRAL,
+            Self::DeepSeekV3 => &objects::DEEPSEEK_V3,
+            Self::DeepSeekV31 => &objects::DEEPSEEK_V31,
+            Self::DeepSeekDsml => &tags::DSML,
+            Self::DeepSeekV4 => &tags::DEEPSEEK_V4,
+            Self::Granite => &objects::GRANITE,
+            Self::Glm => &tags::GLM,
+            Self::Kimi => &objects::KIMI,
+            Self::MiniMax => &tags::MINIMAX,
+            Self::FunctionGemma => &others::FUNCTION_GEMMA,
+            Self::Gemma => &others::GEMMA,
+            Self::Olmo => &others::OLMO,
+            Self::Phi => &objects::PHI,
+            Self::Cohere => &objects::COHERE,
+            Self::Seed => &tags::SEED,
+            Self::Ernie => &objects::ERNIE,
+            Self::Hunyuan => &tags::HUNYUAN,
+            Self::HunyuanSuffixed => &tags::HUNYUAN_SUFFIXED,
+            Self::HunyuanArray => &objects::HUNYUAN_ARRAY,
+            Self::MiniMaxNested => &tags::MINIMAX_NESTED,
+            Self::KimiXtml => &tags::KIMI_XTML,
+            Self::Step => &tags::STEP,
+            Self::MiMo => &tags::MIMO,
+            Self::Apertus => &objects::APERTUS,
+            Self::LongCat => &objects::LONGCAT,
+            Self::LongCatPairs => &tags::LONGCAT_PAIRS,
+            Self::Json => &objects::JSON,
+        })
+    }
+
+    /// Returns the marks around an answer of the family.
+    pub(crate) fn answer(self) -> Option<AnswerMarks> {
+        self.row().and_then(|row| row.answer)
     }
 }

@@ -1,6 +1,8 @@
 //! Writes the calls of a family as a grammar that constrains an answer while it is generated: Lark, in llguidance's
 //! dialect. Must not know how a grammar is enforced or how an answer is parsed.
 
+mod lark;
+mod schema;
 mod tags;
 
 use std::fmt::Write;
@@ -8,15 +10,16 @@ use std::fmt::Write;
 use headrace_domain::{Conversation, Tool, ToolChoice};
 use serde_json::{Map, Value, json};
 
-use crate::coerce;
-use crate::family::{CallLayout, FamilyRow, NamedLayout, ReplyFamily, TagLayout};
+use crate::family::{
+    CallLayout, FamilyRow, NamedLayout, NestedLayout, ObjectLayout, ReplyFamily, TagLayout, TypeAttribute,
+};
 
-/// Keyword beside the schema of arguments that consist of one text: the text's grammar in Lark. The grammar describes
-/// the text as it appears inside a JSON string.
-pub const TEXT_GRAMMAR: &str = "x-text-grammar";
-/// Keyword beside the schema of a text: a regular expression that must match the whole text. It is written as between
-/// slashes in Lark.
-pub const TEXT_PATTERN: &str = "x-text-pattern";
+use lark::{LarkWriter, as_regex, key_of, quoted};
+pub use lark::{TEXT_GRAMMAR, TEXT_PATTERN};
+use schema::{PropertyTypes, SchemaParts, is_required, names_nothing, parts, within};
+
+/// The maximum depth of values that have tags of their own. Deeper values are JSON.
+const MOST_NESTED: u32 = 8;
 
 impl ReplyFamily {
     /// Whether arguments are written as one JSON object, so that a grammar ([`TEXT_GRAMMAR`]) can constrain a text
@@ -24,15 +27,13 @@ impl ReplyFamily {
     /// could continue past its closing tag.
     pub fn holds_texts(self) -> bool {
         self == Self::Harmony
-            || self
-                .row()
-                .is_some_and(|row| matches!(row.body, CallLayout::Object { .. } | CallLayout::Named(_)))
+            || self.row().is_some_and(|row| matches!(row.body, CallLayout::Object(_) | CallLayout::Named(_)))
     }
 
     /// Whether a mark precedes each call and its arguments are one JSON object.
     pub fn marks_json_calls(self) -> bool {
         self.row().is_some_and(|row| {
-            row.bare.is_empty() && matches!(row.body, CallLayout::Object { .. } | CallLayout::Named(_))
+            row.bare.is_empty() && matches!(row.body, CallLayout::Object(_) | CallLayout::Named(_))
         })
     }
 
@@ -60,7 +61,7 @@ impl ReplyFamily {
         match self {
             Self::Plain => return None,
             Self::Harmony => lark.harmony(&asked),
-            family => lark.row(family, family.row()?, &asked),
+            family => lark.row(family.row()?, &asked),
         }
         Some(lark.rules)
     }
@@ -116,48 +117,11 @@ impl<'c> CallConstraints<'c> {
     }
 }
 
-/// Whether a schema of arguments declares no property, and no other keyword indicates that there are any.
-fn names_nothing(schema: &Value) -> bool {
-    const SAY_NOTHING: [&str; 9] = [
-        "type",
-        "properties",
-        "required",
-        "title",
-        "description",
-        "$schema",
-        "$id",
-        "$comment",
-        "x-guidance",
-    ];
-    let empty = |key: &str| match schema.get(key) {
-        Some(Value::Object(named)) => named.is_empty(),
-        Some(Value::Array(named)) => named.is_empty(),
-        other => other.is_none(),
-    };
-    let plain = |schema: &Map<String, Value>| {
-        let keys = schema.keys().all(|key| SAY_NOTHING.contains(&key.as_str()));
-        keys && schema.contains_key("properties")
-    };
-    schema.as_object().is_some_and(plain) && empty("properties") && empty("required")
-}
-
-/// A grammar that is being written.
-struct LarkWriter<'s> {
-    rules: String,
-    special: &'s dyn Fn(&str) -> Option<u32>,
-    /// The number of terminals named so far.
-    texts: usize,
-}
-
 impl LarkWriter<'_> {
-    fn rule(&mut self, name: &str, is: &str) {
-        let _ = writeln!(self.rules, "{name}: {is}");
-    }
-
     /// Writes the grammar of a family that marks its calls or begins lines with them.
-    fn row(&mut self, family: ReplyFamily, row: &FamilyRow, asked: &CallConstraints<'_>) {
+    fn row(&mut self, row: &FamilyRow, asked: &CallConstraints<'_>) {
         let (all, each) = (row.written.all, row.written.each);
-        let call = "(".to_owned() + &self.calls(family, row, asked).join(" | ") + ")";
+        let call = "(".to_owned() + &self.calls(row, asked).join(" | ") + ")";
         let mark = row.section.map(|(open, _)| open).or(row.open.first().copied());
         let mark = mark.filter(|mark| [all.0, each.0].concat().starts_with(mark));
         let more = match asked.one {
@@ -171,7 +135,8 @@ impl LarkWriter<'_> {
         self.rule("call", &call);
         if asked.required {
             let open = self.mark(&[all.0, each.0].concat());
-            self.rule("start", &format!("{open} call {more} {rest}"));
+            let (empty, end) = self.no_answer(row);
+            self.rule("start", &format!("{empty} {open} call {more} {rest} {end}"));
             return;
         }
         let Some(mark) = mark else {
@@ -185,31 +150,55 @@ impl LarkWriter<'_> {
         let opening = [all.0, each.0].concat();
         let open = self.mark(opening.strip_prefix(mark).unwrap_or(""));
         let times = if asked.one { "?" } else { "*" };
-        self.rule("start", &format!("(lead {open} call {more} {rest}){times} TEXT"));
+        let answer = self.answer(row);
+        self.rule("start", &format!("(lead {open} call {more} {rest}){times} {answer}"));
         let others = row.open.iter().copied().filter(|open| *open != mark);
-        let plain = [mark].into_iter().chain(others).filter(|mark| (self.special)(mark).is_none());
+        let plain = [mark].into_iter().chain(others).filter(|mark| !self.begins_with_special(mark));
         let plain: Vec<&str> = plain.collect();
         let free = self.without(&plain);
         self.rule("TEXT", &free);
-        match (self.special)(mark) {
-            Some(id) => self.rule("lead", &format!("TEXT <[{id}]>")),
-            None => self.rule("lead[lazy]", &format!("TEXT {}", quoted(mark))),
-        }
+        let lead = format!("{answer} {}", self.mark(mark));
+        let name = if self.begins_with_special(mark) { "lead" } else { "lead[lazy]" };
+        self.rule(name, &lead);
+    }
+
+    /// Returns the marks around an answer that are special tokens: those that open it, and those that close it.
+    fn answer_marks(&self, row: &FamilyRow) -> (String, String) {
+        let Some(answer) = row.answer else { return (String::new(), String::new()) };
+        let special = |marks: &'static [&'static str]| -> Vec<String> {
+            let special = marks.iter().filter(|mark| self.begins_with_special(mark));
+            special.map(|mark| self.mark(mark)).collect()
+        };
+        let (open, close) = (special(answer.open), special(answer.close));
+        let open = if open.is_empty() { String::new() } else { format!("({})?", open.join(" | ")) };
+        let close: Vec<String> = close.iter().map(|mark| format!("({mark})?")).collect();
+        (open, close.join(" "))
+    }
+
+    /// Returns the expression for free text, with the marks around an answer that text cannot contain.
+    fn answer(&self, row: &FamilyRow) -> String {
+        let (open, close) = self.answer_marks(row);
+        format!("{open} TEXT {close}").trim().to_owned()
+    }
+
+    /// Returns the expressions for an answer without text before calls, and for the end of an answer after them.
+    fn no_answer(&self, row: &FamilyRow) -> (String, String) {
+        let (open, close) = self.answer_marks(row);
+        (format!("{open} {close}").trim().to_owned(), close)
     }
 
     /// Returns the rules for the calls of each tool, without the marks around them.
-    fn calls(&mut self, family: ReplyFamily, row: &FamilyRow, asked: &CallConstraints<'_>) -> Vec<String> {
+    fn calls(&mut self, row: &FamilyRow, asked: &CallConstraints<'_>) -> Vec<String> {
         let mut calls = Vec::new();
         for (at, tool) in asked.tools.iter().enumerate() {
             let schema = asked.schema(tool);
             let call = match &row.body {
-                CallLayout::Object { arguments, .. } => self.object(at, tool, arguments, &schema),
-                CallLayout::Named(_) if family == ReplyFamily::MistralArray => {
-                    self.object(at, tool, "arguments", &schema)
-                }
+                CallLayout::Object(layout) => self.object(at, tool, layout, &schema),
                 CallLayout::Named(named) => self.named(at, tool, named, &schema),
                 CallLayout::Tagged(tagged) => self.tagged(at, tool, tagged, &schema),
-                CallLayout::Pythonic => self.pythonic(at, tool, &schema),
+                CallLayout::Nested(nested) => self.nested(at, tool, nested, &schema),
+                CallLayout::Pythonic => self.pythonic(at, tool, &schema, true),
+                CallLayout::Lines => self.pythonic(at, tool, &schema, false),
                 CallLayout::Gemma { quote } => self.gemma(at, tool, quote, &schema),
             };
             let name = format!("call_{at}");
@@ -219,25 +208,20 @@ impl LarkWriter<'_> {
         calls
     }
 
-    fn json(&mut self, rule: &str, schema: &Value) {
-        let only = schema
-            .get("properties")
-            .and_then(Value::as_object)
-            .and_then(|properties| properties.keys().next());
-        if let (Some(lark), Some(key)) = (schema.get(TEXT_GRAMMAR).and_then(Value::as_str), only) {
-            let open = quoted(&format!("{{{}: \"", Value::from(key.as_str())));
-            self.rule(rule, &format!("{open} {rule}_text {}", quoted("\"}")));
-            self.rule(&format!("{rule}_text"), &format!("%lark {{\n {lark}\n }}"));
-            return;
-        }
-        self.rule(rule, &format!("%json {schema}"));
-    }
-
-    fn object(&mut self, at: usize, tool: &Tool, key: &str, schema: &Value) -> String {
+    fn object(&mut self, at: usize, tool: &Tool, layout: &ObjectLayout, schema: &Value) -> String {
         let arguments = format!("args_{at}");
         self.json(&arguments, schema);
-        let head = format!("{{\"name\": {}, \"{key}\": ", Value::from(tool.name.as_str()));
-        format!("{} {arguments} \"}}\"", quoted(&head))
+        let name = Value::from(tool.name.as_str());
+        let keys = format!("\"{}\": {name}, \"{}\": ", layout.name, layout.arguments);
+        let head = match (layout.name, layout.number) {
+            ("", _) => quoted(&format!("{{{name}: ")),
+            (_, "") => quoted(&format!("{{{keys}")),
+            (_, number) => {
+                let number = quoted(&format!("{{\"{number}\": \""));
+                format!("{number} /[0-9]{{1,3}}/ {}", quoted(&format!("\", {keys}")))
+            }
+        };
+        format!("{head} {arguments} \"}}\"")
     }
 
     fn named(&mut self, at: usize, tool: &Tool, named: &NamedLayout, schema: &Value) -> String {
@@ -249,8 +233,15 @@ impl LarkWriter<'_> {
     }
 
     fn tagged(&mut self, at: usize, tool: &Tool, tagged: &TagLayout, schema: &Value) -> String {
-        let line = if tagged.name_end.ends_with('\n') { "" } else { "\n" };
-        let head = self.mark(&[tagged.name_end, line].concat());
+        let line = if tagged.name_end.ends_with('\n') { "" } else { tagged.apart };
+        let head = match tagged.name_rest {
+            "" => self.mark(&[tagged.name_end, line].concat()),
+            // The number of the call.
+            rest => {
+                let number = quoted(&[tagged.name_end, " index=\""].concat());
+                format!("{number} /[0-9]{{1,3}}/ {}", self.mark(&["\"", rest].concat()))
+            }
+        };
         let mut call = format!("{} {head}", quoted(&tool.name));
         let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
             // Any arguments.
@@ -262,7 +253,7 @@ impl LarkWriter<'_> {
         for (number, (key, property)) in properties.iter().enumerate() {
             let rule = format!("arg_{at}_{number}");
             let types = PropertyTypes::of(property, schema);
-            let (open, value, close) = self.tags(tagged, Some(types.text));
+            let (open, value, close) = self.tags(tagged, Some(&types));
             let end = self.mark(&close);
             let is = match types.texts {
                 Some(texts) => {
@@ -278,7 +269,11 @@ impl LarkWriter<'_> {
                     format!("{value} {end}")
                 }
             };
-            self.rule(&rule, &format!("{open} {} {value} {is}", quoted(key)));
+            let shown = match tagged.has_attributes() {
+                true => quoted(&key.replace('&', "&amp;").replace('"', "&quot;")),
+                false => quoted(key),
+            };
+            self.rule(&rule, &format!("{open} {shown} {value} {is}"));
             let optional = if is_required(schema, key) { "" } else { "?" };
             let _ = write!(call, " {rule}{optional}");
         }
@@ -286,29 +281,113 @@ impl LarkWriter<'_> {
         call
     }
 
-    /// Returns the text before a key, the text between the key and its value, and the text after the value. `text` is
-    /// whether the value is a text, if that is known.
-    fn tags(&self, tagged: &TagLayout, text: Option<bool>) -> (String, String, String) {
+    /// Returns the text before a key, the text between the key and its value, and the text after the value. `types` are
+    /// the types of the value, if they are known.
+    fn tags(&self, tagged: &TagLayout, types: Option<&PropertyTypes>) -> (String, String, String) {
         let line = if tagged.lines { "\n" } else { "" };
-        // DSML distinguishes texts from JSON.
-        let says = match text {
-            _ if tagged.key_end != "\"" => "",
-            Some(true) => " string=\"true\"",
-            Some(false) => " string=\"false\"",
-            None => {
-                let value = r#""\" string=\"" ("true" | "false") "\">""#.to_owned();
-                return (self.mark(tagged.key), value, [tagged.value_end, "\n"].concat());
+        let close = [line, tagged.value_end, tagged.apart].concat();
+        let open = self.mark(tagged.key);
+        let (attribute, values): (&str, &[&str]) = match (tagged.types, types) {
+            (TypeAttribute::None, _) => {
+                let apart = if tagged.value.is_empty() { "" } else { tagged.apart };
+                let value = [tagged.key_end, apart, tagged.value, line].concat();
+                return (open, self.mark(&value), close);
+            }
+            (TypeAttribute::IsString, Some(types)) if types.text => ("string", &["true"]),
+            (TypeAttribute::IsString, Some(_)) => ("string", &["false"]),
+            (TypeAttribute::IsString, None) => ("string", &["true", "false"]),
+            (TypeAttribute::Name, Some(types)) if types.text => ("type", &["string"]),
+            (TypeAttribute::Name, Some(types)) => ("type", names_of(types.only)),
+            (TypeAttribute::Name, None) => {
+                ("type", &["string", "number", "boolean", "array", "object", "null"])
             }
         };
-        let apart = if tagged.value.starts_with('<') { "\n" } else { "" };
-        let value = [tagged.key_end, says, apart, tagged.value, line].concat();
-        let close = [line, tagged.value_end, "\n"].concat();
-        (self.mark(tagged.key), self.mark(&value), close)
+        let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+        let before = quoted(&format!("{} {attribute}=\"", tagged.key_end));
+        let after = self.mark(&["\"", tagged.value].concat());
+        (open, format!("{before} ({}) {after}", values.join(" | ")), close)
     }
 
-    fn pythonic(&mut self, at: usize, tool: &Tool, schema: &Value) -> String {
+    fn nested(&mut self, at: usize, tool: &Tool, nested: &NestedLayout, schema: &Value) -> String {
+        let head = format!("{} {}", quoted(&tool.name), quoted(nested.name_end));
+        if schema.get("properties").is_none() {
+            // Any arguments: text between marks, up to the tag that ends the call.
+            let mark = self.mark(nested.mark);
+            let special = self.begins_with_special(nested.mark);
+            let any = self.without(if special { &[] } else { std::slice::from_ref(&nested.mark) });
+            self.rule(&format!("ANY_{at}"), &format!("{any} & ~/{}(?s:.*)/", as_regex(nested.end)));
+            let lazy = if special { "" } else { "[lazy]" };
+            self.rule(&format!("part_{at}{lazy}"), &format!("ANY_{at} {mark}"));
+            return format!("{head} {mark} part_{at}* {}", quoted(nested.end));
+        }
+        let members = self.nested_members(&format!("arg_{at}"), nested, schema, schema, 0);
+        format!("{head} {members} {}", self.mark(&[nested.mark, nested.end].concat()))
+    }
+
+    /// Returns the expression for the members of an object, each between tags of its own.
+    fn nested_members(
+        &mut self,
+        rule: &str,
+        nested: &NestedLayout,
+        schema: &Value,
+        root: &Value,
+        depth: u32,
+    ) -> String {
+        let mut members = Vec::new();
+        let properties = schema.get("properties").and_then(Value::as_object);
+        for (number, (key, property)) in properties.into_iter().flatten().enumerate() {
+            let rule = format!("{rule}_{number}");
+            let value = self.nested_value(&rule, nested, (key, property), root, depth);
+            self.rule(&rule, &value);
+            members.push(rule + if is_required(schema, key) { "" } else { "?" });
+        }
+        members.join(" ")
+    }
+
+    /// Returns the expression for a value between the tags of its name.
+    fn nested_value(
+        &mut self,
+        rule: &str,
+        nested: &NestedLayout,
+        (key, property): (&str, &Value),
+        root: &Value,
+        depth: u32,
+    ) -> String {
+        let open = self.mark(&format!("{}<{key}>", nested.mark));
+        let close = format!("{}</{key}>", nested.mark);
+        let end = self.mark(&close);
+        let types = PropertyTypes::of(property, root);
+        let depth = depth.saturating_add(1);
+        let is = match (types.texts, parts(property, root).filter(|_| depth < MOST_NESTED)) {
+            (Some(texts), _) => {
+                let texts: Vec<String> = texts.iter().map(|text| quoted(text)).collect();
+                format!("({}) {end}", texts.join(" | "))
+            }
+            (None, Some(SchemaParts::Properties(object))) => {
+                format!("{} {end}", self.nested_members(&format!("{rule}_of"), nested, object, root, depth))
+            }
+            (None, Some(SchemaParts::Items(items))) => {
+                let item = format!("{rule}_item");
+                let value = self.nested_value(&item, nested, (nested.item, items), root, depth);
+                self.rule(&item, &value);
+                format!("{item}* {end}")
+            }
+            (None, None) if types.text => {
+                self.text(nested.mark, &close, property.as_object().unwrap_or(&Map::new()))
+            }
+            (None, None) => {
+                let value = format!("{rule}_value");
+                self.json(&value, &within(property, root));
+                format!("{value} {end}")
+            }
+        };
+        format!("{open} {is}")
+    }
+
+    /// `words` is whether truth values are Python's words.
+    fn pythonic(&mut self, at: usize, tool: &Tool, schema: &Value, words: bool) -> String {
         let list = self.arguments(at, schema, ", ", &mut |lark, rule, key, property| {
-            let is = match PropertyTypes::of(property, schema).boolean {
+            let is = match words && PropertyTypes::of(property, schema).boolean {
                 true => r#""True" | "False""#.to_owned(),
                 false => {
                     let value = format!("{rule}_value");
@@ -414,141 +493,16 @@ impl LarkWriter<'_> {
         let free = self.without(&plain);
         self.rule("TEXT", &free);
     }
+}
 
-    /// Writes the rule for a text without `mark`, with the lengths of `schema`, followed by `close`. `close` contains
-    /// the mark and ends the text. Returns the expression for both.
-    fn text(&mut self, mark: &str, close: &str, schema: &Map<String, Value>) -> String {
-        let special = (self.special)(mark).is_some();
-        let bound = |key: &str| schema.get(key).and_then(Value::as_u64);
-        let mut is = self.without(if special { &[] } else { std::slice::from_ref(&mark) });
-        if let (least, most) = (bound("minLength"), bound("maxLength"))
-            && (least.is_some() || most.is_some())
-        {
-            let most = most.map(|most| most.to_string()).unwrap_or_default();
-            let _ = write!(is, " & /(?s:.){{{},{most}}}/", least.unwrap_or(0));
-        }
-        if let Some(pattern) = schema.get(TEXT_PATTERN).and_then(Value::as_str) {
-            let _ = write!(is, " & /{pattern}/");
-        }
-        self.texts = self.texts.saturating_add(1);
-        let number = self.texts;
-        self.rule(&format!("TEXT_{number}"), &is);
-        if special {
-            // A line break before the special token would be part of the text.
-            return format!("TEXT_{number} {}", self.mark(close.trim_start()));
-        }
-        // A lazy rule: the text ends as soon as its mark is complete.
-        self.rule(&format!("text_{number}[lazy]"), &format!("TEXT_{number} {}", quoted(close)));
-        format!("text_{number}")
+/// Returns the names of types that are not texts, as an attribute states them.
+fn names_of(only: Option<&str>) -> &'static [&'static str] {
+    match only {
+        Some("integer" | "number") => &["number"],
+        Some("boolean") => &["boolean"],
+        Some("array") => &["array"],
+        Some("object") => &["object"],
+        Some("null") => &["null"],
+        _ => &["number", "boolean", "array", "object", "null"],
     }
-
-    /// Returns the expression for text without `marks`.
-    fn without(&self, marks: &[&str]) -> String {
-        let any = "/(?s:.*)/";
-        if marks.is_empty() {
-            return any.to_owned();
-        }
-        let marks: Vec<String> = marks.iter().map(|mark| as_regex(mark)).collect();
-        format!("{any} & ~/(?s:.*)({})(?s:.*)/", marks.join("|"))
-    }
-
-    /// Returns the expression for a text of the template, with special tokens as token ids.
-    fn mark(&self, text: &str) -> String {
-        let mut parts: Vec<String> = Vec::new();
-        let mut from = 0;
-        let mut at = 0;
-        while at < text.len() {
-            let rest = text.get(at..).unwrap_or("");
-            let ends = rest.match_indices(['>', ']']).map(|(end, _)| end.saturating_add(1));
-            let found = (rest.starts_with(['<', '[']))
-                .then(|| ends.into_iter().find_map(|end| Some((end, (self.special)(rest.get(..end)?)?))))
-                .flatten();
-            if let Some((end, id)) = found {
-                parts.extend(text.get(from..at).filter(|text| !text.is_empty()).map(quoted));
-                parts.push(format!("<[{id}]>"));
-                at = at.saturating_add(end);
-                from = at;
-            } else {
-                at = at.saturating_add(rest.chars().next().map_or(1, char::len_utf8));
-            }
-        }
-        parts.extend(text.get(from..).filter(|text| !text.is_empty()).map(quoted));
-        if parts.is_empty() { r#""""#.to_owned() } else { parts.join(" ") }
-    }
-}
-
-/// The values that a property may have.
-struct PropertyTypes {
-    /// A text may be among the values.
-    text: bool,
-    only_text: bool,
-    boolean: bool,
-    /// All values, if each of them is a text.
-    texts: Option<Vec<String>>,
-}
-
-impl PropertyTypes {
-    fn of(property: &Value, root: &Value) -> Self {
-        let types = coerce::types(property, root);
-        let is = |name: &str| types.as_ref().is_none_or(|types| types.contains(&name));
-        let only = |name: &str| types.as_ref().is_some_and(|types| types.as_slice() == [name]);
-        let all: Vec<&Value> = match (property.get("const"), property.get("enum")) {
-            (Some(one), _) => vec![one],
-            (None, Some(Value::Array(all))) => all.iter().collect(),
-            _ => Vec::new(),
-        };
-        let texts: Vec<String> = all.iter().filter_map(|one| Some(one.as_str()?.to_owned())).collect();
-        let texts = (!texts.is_empty() && texts.len() == all.len()).then_some(texts);
-        Self {
-            text: texts.is_some() || is("string"),
-            only_text: only("string"),
-            boolean: only("boolean"),
-            texts,
-        }
-    }
-}
-
-fn is_required(schema: &Value, key: &str) -> bool {
-    let required = schema.get("required").and_then(Value::as_array);
-    required.is_some_and(|keys| keys.iter().any(|one| one.as_str() == Some(key)))
-}
-
-/// Returns the schema of a property as a document of its own, with the definitions that it may refer to.
-fn within(property: &Value, root: &Value) -> Value {
-    let Value::Object(property) = property else { return property.clone() };
-    let mut schema = property.clone();
-    for key in ["$defs", "definitions", "x-guidance"] {
-        if let Some(value) = root.get(key)
-            && !schema.contains_key(key)
-        {
-            schema.insert(key.to_owned(), value.clone());
-        }
-    }
-    Value::Object(schema)
-}
-
-/// Returns a key as Lark. An empty key matches any key.
-fn key_of(key: &str) -> String {
-    if key.is_empty() { "/[A-Za-z_][A-Za-z0-9_]*/".to_owned() } else { quoted(key) }
-}
-
-/// Returns a text as a Lark string, which has the form of a JSON string.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string().replace('\u{7f}', "\\u007f")
-}
-
-/// Returns a text as a regular expression for use between slashes.
-fn as_regex(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            c if c.is_ascii_punctuation() && !matches!(c, '_' | '<' | '>' | '=' | ':' | '"') => {
-                out.push('\\');
-                out.push(c);
-            }
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -103,6 +103,11 @@ impl OfferedTools {
         coerce::types(property.or(root.get("additionalProperties"))?, root)
     }
 
+    /// Returns the schema of a tool's arguments.
+    pub(crate) fn schema(&self, name: &str) -> Option<&Value> {
+        self.tool(name)?.schema.as_ref()
+    }
+
     fn tool(&self, name: &str) -> Option<&OfferedTool> {
         self.tools.iter().find(|tool| tool.name == name)
     }

@@ -30,6 +30,19 @@ pub(crate) fn calls(text: &str) -> Option<Vec<(String, String)>> {
     reader.rest.is_empty().then_some(calls)
 }
 
+/// Reads calls that follow each other, each usually in a line of its own. Returns the same as [`calls`].
+pub(crate) fn call_lines(text: &str) -> Option<Vec<(String, String)>> {
+    let mut reader = LiteralReader::new(text);
+    let mut calls = Vec::new();
+    loop {
+        calls.push(reader.call()?);
+        reader.space();
+        if reader.rest.is_empty() {
+            return Some(calls);
+        }
+    }
+}
+
 /// Whether `c` may occur in the name of a call. Names may contain dots.
 pub(crate) fn is_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
@@ -282,6 +295,18 @@ mod tests {
             assert_eq!(literal(text).as_deref(), expected, "{text}");
         }
         assert_eq!(literal(&("[".repeat(100) + &"]".repeat(100))), None);
+    }
+
+    #[test]
+    fn lines_of_calls() {
+        let call = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
+        assert_eq!(
+            call_lines("\nf(x='a\\nb', y=true)\n\n g( )\n"),
+            Some(vec![call("f", "{\"x\": \"a\\nb\", \"y\": true}"), call("g", "{}")])
+        );
+        for text in ["", "\n", "f", "f(", "f(1)", "[f()]", "f(), g()", "f() 1"] {
+            assert_eq!(call_lines(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -10,8 +10,10 @@ mod body;
 mod form;
 mod gemma;
 mod harmony;
+mod known;
 mod machine;
 mod named;
+mod nested;
 mod object;
 mod piece;
 mod pythonic;
@@ -128,7 +130,8 @@ impl ReplyParser {
             ReplyFamily::Harmony => ReplyMachine::Harmony(Box::new(HarmonyMachine::new(&form.offered))),
             family => {
                 let calls = family != ReplyFamily::Plain && !form.offered.is_empty();
-                match calls || form.style.thought.is_some() || !form.hidden.is_empty() {
+                let marks = form.style.thought.is_some() || family.answer().is_some();
+                match calls || marks || !form.hidden.is_empty() {
                     true => ReplyMachine::Marked(Box::new(MarkMachine::new(form))),
                     false => ReplyMachine::Plain,
                 }

@@ -28,21 +28,35 @@ pub(crate) const ANALYSIS: ThoughtBounds = ThoughtBounds {
     onward: "<|start|>assistant<|channel|>final<|message|>",
 };
 
-/// The marks that are searched for in templates, in this order.
-const KNOWN: [ReasoningMarks; 6] = [
-    ReasoningMarks { open: "<think>", close: "</think>" },
-    ReasoningMarks { open: "[THINK]", close: "[/THINK]" },
-    ReasoningMarks { open: "<|channel>thought", close: "<channel|>" },
-    ReasoningMarks { open: "<seed:think>", close: "</seed:think>" },
-    ReasoningMarks { open: "◁think▷", close: "◁/think▷" },
-    ReasoningMarks { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
+/// The marks that are searched for in templates, in this order. Each row has the texts that show that a template knows
+/// the marks: the closing mark, or the form in which a template with variables writes it.
+const KNOWN: [(ReasoningMarks, &[&str]); 11] = [
+    (
+        ReasoningMarks { open: "<|open|>think<|sep|>", close: "<|close|>think<|sep|>" },
+        &["<|close|>think<|sep|>", "close_tag('think')"],
+    ),
+    // The published template of Hunyuan 3 writes the suffix of its tags as a variable.
+    (
+        ReasoningMarks { open: "<think:opensource>", close: "</think:opensource>" },
+        &["</think:opensource>", "HYTK"],
+    ),
+    (ReasoningMarks { open: "<mm:think>", close: "</mm:think>" }, &["</mm:think>"]),
+    (ReasoningMarks { open: "<longcat_think>", close: "</longcat_think>" }, &["</longcat_think>"]),
+    (ReasoningMarks { open: "<|inner_prefix|>", close: "<|inner_suffix|>" }, &["<|inner_suffix|>"]),
+    (ReasoningMarks { open: "<think>", close: "</think>" }, &["</think>"]),
+    (ReasoningMarks { open: "[THINK]", close: "[/THINK]" }, &["[/THINK]"]),
+    (ReasoningMarks { open: "<|channel>thought", close: "<channel|>" }, &["<channel|>"]),
+    (ReasoningMarks { open: "<seed:think>", close: "</seed:think>" }, &["</seed:think>"]),
+    (ReasoningMarks { open: "◁think▷", close: "◁/think▷" }, &["◁/think▷"]),
+    (ReasoningMarks { open: "<|START_THINKING|>", close: "<|END_THINKING|>" }, &["<|END_THINKING|>"]),
 ];
 
 impl ReasoningMarks {
     /// Returns the marks that a chat template knows. GPT-OSS is not among them: it reasons in a channel, which belongs
     /// to the form of its replies.
     pub fn detect(template: &str) -> Option<Self> {
-        KNOWN.into_iter().find(|thought| template.contains(thought.close))
+        let shown = |texts: &&[&str]| texts.iter().any(|text| template.contains(text));
+        KNOWN.iter().find(|(_, texts)| shown(texts)).map(|(thought, _)| *thought)
     }
 
     /// Whether a prompt ends inside a reasoning block, so that the answer begins there.

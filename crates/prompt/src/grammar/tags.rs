@@ -4,7 +4,7 @@ use headrace_domain::{Conversation, FormTag, TaggedForm};
 use serde_json::Value;
 
 use super::{CallConstraints, TEXT_GRAMMAR, TEXT_PATTERN};
-use crate::family::{CallLayout, ReplyFamily};
+use crate::family::{CallLayout, ObjectLayout, ReplyFamily};
 
 impl ReplyFamily {
     /// Expresses [`ReplyFamily::calls_as_grammar`] as free text in which each call is between tags. Returns `None` if
@@ -18,7 +18,9 @@ impl ReplyFamily {
     ) -> Option<TaggedForm> {
         let asked = CallConstraints::of(conversation).filter(|asked| !asked.required && !asked.one)?;
         let row = self.row()?;
-        let CallLayout::Object { arguments, array: false } = row.body else { return None };
+        let CallLayout::Object(ObjectLayout { name, arguments, number: "", array: false }) = row.body else {
+            return None;
+        };
         let (open, close) = row.written.each;
         let trigger = row.open.first().copied().filter(|mark| open.starts_with(mark))?;
         let marks = row.open.iter().chain(row.close);
@@ -32,8 +34,8 @@ impl ReplyFamily {
             if [TEXT_GRAMMAR, TEXT_PATTERN].iter().any(|key| fields.contains_key(*key)) {
                 return None;
             }
-            let name = Value::from(tool.name.as_str());
-            let begin = format!("{open}{{\"name\": {name}, \"{arguments}\": ");
+            let tool = Value::from(tool.name.as_str());
+            let begin = format!("{open}{{\"{name}\": {tool}, \"{arguments}\": ");
             Some(FormTag { begin, schema, end: format!("}}{close}") })
         };
         let tags = asked.tools.iter().map(tag).collect::<Option<Vec<_>>>()?;

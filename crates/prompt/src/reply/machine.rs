@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::family::{CallLayout, FamilyRow};
 use crate::offered::{CallFault, OfferedTools};
-use crate::thought::ReasoningMarks;
 
 use super::body::CallReader;
 use super::form::ReplyForm;
+use super::known::{AnswerWrap, KnownMarks, MachineState, MarkMeaning};
 use super::piece::{CallDraft, ReplyPiece, ReplyPieces};
 use super::span::is_space;
 use super::step::CallStep;
@@ -19,17 +19,15 @@ use super::step::CallStep;
 /// The following belongs to the syntax of calls and is not text: the marks, white space between calls, and white space
 /// at the end after a call. Before a call, all white space is syntax if no text precedes it; otherwise one line break
 /// is. Templates write this syntax back by themselves. Line breaks at the ends of reasoning and after it belong to the
-/// template, too. Everything else is emitted as text, including, word for word, text that turns out not to be a call.
+/// template, too, as do the marks around an answer. Everything else is emitted as text, including, word for word, text that turns out not to be a call.
 ///
 /// A call is emitted as a whole when its name and arguments have been read and fit an offered tool. If a grammar
 /// constrains the call, its arguments are emitted as they arrive. A call that cannot be carried out is ordinary text.
 #[derive(Debug)]
 pub(super) struct MarkMachine {
-    /// The way in which calls are written. `None` if calls are not read.
-    row: Option<&'static FamilyRow>,
-    thought: Option<ReasoningMarks>,
-    /// Marks that are left out if they have no meaning at their position.
-    hidden: Arc<[String]>,
+    known: KnownMarks,
+    /// Whether the marks around the answer have come, if they are words.
+    wrapped: AnswerWrap,
     offered: Arc<OfferedTools>,
     state: MachineState,
     /// The number of calls emitted.
@@ -61,40 +59,17 @@ pub(super) struct MarkMachine {
     out: ReplyPieces,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MachineState {
-    Text,
-    Thought,
-    /// After the mark of a section, before the mark of its first call.
-    Section,
-    Call,
-    /// The call is complete. Its closing marks from this index on may follow.
-    Closing {
-        from: usize,
-    },
-}
-
-/// The meaning of a mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MarkMeaning {
-    Section,
-    Call,
-    /// Closes what was opened around a call.
-    Closing,
-    Think,
-    Thought,
-    /// Has no meaning here and is not shown to people.
-    Hidden,
-}
-
 impl MarkMachine {
     pub(super) fn new(form: &ReplyForm) -> Self {
-        let thought = form.style.thought;
-        let thinks = form.thinking && thought.is_some();
+        let thinks = form.thinking && form.style.thought.is_some();
         Self {
-            row: form.style.family.row().filter(|_| !form.offered.is_empty()),
-            thought,
-            hidden: Arc::clone(&form.hidden),
+            known: KnownMarks {
+                row: form.style.family.row().filter(|_| !form.offered.is_empty()),
+                thought: form.style.thought,
+                answer: form.style.family.answer(),
+                hidden: Arc::clone(&form.hidden),
+            },
+            wrapped: AnswerWrap::None,
             offered: Arc::clone(&form.offered),
             state: if thinks { MachineState::Thought } else { MachineState::Text },
             calls: 0,
@@ -160,7 +135,7 @@ impl MarkMachine {
 
     /// Whether a line break may belong to the text after it.
     fn holds_lines(&self) -> bool {
-        self.row.is_some() || self.state == MachineState::Thought
+        self.known.row.is_some() || self.state == MachineState::Thought || self.wrapped == AnswerWrap::Opened
     }
 
     /// Ends the text. `stopped` is `true` if the model stopped by itself.
@@ -168,28 +143,34 @@ impl MarkMachine {
         if self.state == MachineState::Call
             && stopped
             && let Some(reader) = &mut self.reader
+            && let CallStep::All(drafts) = reader.stop(&mut self.draft)
         {
-            reader.stop(&mut self.draft);
+            self.all_made(drafts);
         }
         if self.state == MachineState::Call && self.draft.whole {
             let tail = self.reader.as_mut().map(CallReader::tail).unwrap_or_default();
             self.made();
             tail.chars().for_each(|c| self.step(c));
         }
+        while matches!(self.state, MachineState::Text | MachineState::Thought) && !self.held.is_empty() {
+            // The beginning of a mark of several special tokens is no text.
+            match self.known.hidden.iter().any(|mark| self.held.starts_with(mark)) {
+                true => self.held.clear(),
+                false => self.settle(),
+            }
+        }
         match self.state {
             MachineState::Text | MachineState::Thought => {
-                let held = std::mem::take(&mut self.held);
-                held.chars().for_each(|c| self.plain(c));
-                let syntax = match self.state {
-                    MachineState::Thought => true,
-                    _ => !self.visible && self.calls > 0 && self.space.chars().all(is_space),
-                };
+                let after_call = !self.visible && self.calls > 0 && self.space.chars().all(is_space);
+                let closed = self.wrapped == AnswerWrap::Closed;
+                let syntax = self.state == MachineState::Thought || after_call || closed;
                 if !syntax {
                     self.release_space();
                 }
             }
             MachineState::Section | MachineState::Call => {
-                let opened = self.row.is_some_and(|row| row.bare.is_empty()) || self.draft.name.is_some();
+                let opened =
+                    self.known.row.is_some_and(|row| row.bare.is_empty()) || self.draft.name.is_some();
                 if opened {
                     self.fault.get_or_insert(CallFault::Unfinished);
                 }
@@ -220,45 +201,35 @@ impl MarkMachine {
 
     /// Returns the marks that have a meaning in the current state.
     fn marks(&self) -> impl Iterator<Item = (&str, MarkMeaning)> {
-        let (row, state) = (self.row, self.state);
-        let begins = !self.visible && self.calls == 0;
-        let after_call = !self.visible && self.calls > 0;
-        let thinking = state == MachineState::Thought;
-        let calls = row.filter(|row| !thinking || row.ends_thought);
-        let section = calls.and_then(|row| row.section).filter(|_| state != MachineState::Section);
-        let open = calls.into_iter().flat_map(|row| row.open).map(|mark| (*mark, MarkMeaning::Call));
-        let closing = row.filter(|_| after_call && state == MachineState::Text);
-        let ends = closing.into_iter().flat_map(|row| row.close).copied();
-        let ends = ends.chain(closing.and_then(|row| row.section).map(|(_, end)| end));
-        let think =
-            self.thought.filter(|_| begins && state == MachineState::Text).map(|thought| thought.open);
-        let thought = self.thought.filter(|_| thinking).map(|thought| thought.close);
-        section
-            .map(|(mark, _)| (mark, MarkMeaning::Section))
-            .into_iter()
-            .chain(open)
-            .chain(ends.map(|mark| (mark, MarkMeaning::Closing)))
-            .chain(think.map(|mark| (mark, MarkMeaning::Think)))
-            .chain(thought.map(|mark| (mark, MarkMeaning::Thought)))
-            .chain(self.hidden.iter().map(|mark| (mark.as_str(), MarkMeaning::Hidden)))
+        self.known.at(self.state, self.wrapped, self.visible, self.calls > 0)
     }
 
-    /// Handles one character at a position where a mark may occur.
+    /// Handles one character at a position where a mark may occur. The longest mark counts: a special token may be the
+    /// beginning of a longer mark.
     fn step_marked(&mut self, c: char) {
         self.held.push(c);
-        let found = self.marks().find(|(mark, _)| *mark == self.held).map(|(_, what)| what);
-        if let Some(what) = found {
-            let mark = std::mem::take(&mut self.held);
-            self.enter(&mark, what);
-        } else if !self.marks().any(|(mark, _)| mark.starts_with(self.held.as_str())) {
-            let held = std::mem::take(&mut self.held);
-            let mut chars = held.chars();
-            // A mark may still begin at a later character.
-            if let Some(first) = chars.next() {
-                self.plain(first);
-            }
-            chars.for_each(|c| self.step(c));
+        let held = self.held.as_str();
+        if !self.marks().any(|(mark, _)| mark.len() > held.len() && mark.starts_with(held)) {
+            self.settle();
         }
+    }
+
+    /// Takes the longest mark at the beginning of the held text. If there is none, the first character is plain, and a
+    /// mark may still begin at a later one.
+    fn settle(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        let found = self.marks().filter(|(mark, _)| held.starts_with(mark));
+        let found = found.map(|(mark, what)| (mark.len(), what));
+        let longest = found.reduce(|best, next| if next.0 > best.0 { next } else { best });
+        let first = held.chars().next();
+        let end = longest.map_or(first.map_or(0, char::len_utf8), |(length, _)| length);
+        let (now, later) = held.split_at_checked(end).unwrap_or((held.as_str(), ""));
+        match (longest, first) {
+            (Some((_, what)), _) => self.enter(now, what),
+            (None, Some(first)) => self.plain(first),
+            (None, None) => {}
+        }
+        later.chars().for_each(|c| self.step(c));
     }
 
     fn enter(&mut self, mark: &str, what: MarkMeaning) {
@@ -280,9 +251,24 @@ impl MarkMachine {
                     self.raw = std::mem::take(&mut self.space);
                 }
                 self.raw.push_str(mark);
-                self.begin();
+                self.begin(mark);
             }
             MarkMeaning::Hidden => {}
+            MarkMeaning::Answer | MarkMeaning::AnswerEnd
+                if self.known.answer.is_some_and(|marks| !marks.are_words) =>
+            {
+                self.skips_lines = false;
+                self.state = MachineState::Text;
+            }
+            MarkMeaning::Answer => {
+                self.space.clear();
+                self.skips_lines = true;
+                self.wrapped = AnswerWrap::Opened;
+            }
+            MarkMeaning::AnswerEnd => {
+                self.space.push_str(mark);
+                self.wrapped = AnswerWrap::Closed;
+            }
             MarkMeaning::Closing => self.space.clear(),
             MarkMeaning::Think => {
                 self.space.clear();
@@ -324,10 +310,17 @@ impl MarkMachine {
     }
 
     fn plain_text(&mut self, c: char) {
+        if self.wrapped == AnswerWrap::Closed {
+            if is_space(c) {
+                self.space.push(c);
+                return;
+            }
+            self.wrapped = AnswerWrap::Opened;
+        }
         let line_begins = !self.visible || self.space.ends_with('\n');
-        if line_begins && self.row.is_some_and(|row| row.bare.contains(&c)) {
+        if line_begins && self.known.row.is_some_and(|row| row.bare.contains(&c)) {
             self.raw = std::mem::take(&mut self.space);
-            self.begin();
+            self.begin("");
             self.step(c);
         } else if is_space(c) && (!self.visible || (c == '\n' && self.holds_lines())) {
             if self.visible {
@@ -345,22 +338,22 @@ impl MarkMachine {
 
     /// Whether `c` separates two calls of a family without opening marks.
     fn is_separator(&self, c: char) -> bool {
-        let between = self.row.filter(|row| !row.bare.is_empty()).map_or("", |row| row.written.between);
+        let between = self.known.row.filter(|row| !row.bare.is_empty()).map_or("", |row| row.written.between);
         self.calls > 0 && !self.visible && between.contains(c)
     }
 
-    /// Begins a call.
-    fn begin(&mut self) {
+    /// Begins a call after the mark `open`, or without one.
+    fn begin(&mut self, open: &str) {
         self.in_list = false;
         self.draft = CallDraft::default();
         (self.emitted, self.is_held) = (None, None);
         self.state = MachineState::Call;
-        self.reader = self.row.map(|row| {
+        self.reader = self.known.row.map(|row| {
             let end = match row.body {
                 CallLayout::Tagged(_) => row.section.map(|(_, end)| end),
                 _ => row.close.last().copied(),
             };
-            CallReader::new(&row.body, end, &self.offered)
+            CallReader::new(&row.body, open, end, &self.offered)
         });
     }
 
@@ -385,23 +378,11 @@ impl MarkMachine {
                 }
                 self.step(c);
             }
-            CallStep::All(drafts) => {
-                let judged = drafts.iter().map(|draft| self.judge(draft)).find_map(Result::err);
-                if let Some(fault) = judged {
-                    self.fault.get_or_insert(fault);
-                    self.give_back();
-                    return;
-                }
-                for draft in drafts {
-                    self.draft = draft;
-                    self.is_held = None;
-                    self.state = MachineState::Call;
-                    self.made();
-                }
-            }
+            CallStep::All(drafts) => self.all_made(drafts),
             CallStep::Off => {
                 self.raw.pop();
-                let opened = self.row.is_some_and(|row| row.bare.is_empty()) || self.draft.name.is_some();
+                let opened =
+                    self.known.row.is_some_and(|row| row.bare.is_empty()) || self.draft.name.is_some();
                 if opened {
                     self.fault.get_or_insert(CallFault::Malformed);
                 }
@@ -415,6 +396,22 @@ impl MarkMachine {
 
     fn judge(&self, draft: &CallDraft) -> Result<(), CallFault> {
         self.offered.judge(draft.name.as_deref().unwrap_or(""), &draft.arguments)
+    }
+
+    /// Handles a complete list of calls. Either all of them become calls, or none does.
+    fn all_made(&mut self, drafts: Vec<CallDraft>) {
+        let judged = drafts.iter().map(|draft| self.judge(draft)).find_map(Result::err);
+        if let Some(fault) = judged {
+            self.fault.get_or_insert(fault);
+            self.give_back();
+            return;
+        }
+        for draft in drafts {
+            self.draft = draft;
+            self.is_held = None;
+            self.state = MachineState::Call;
+            self.made();
+        }
     }
 
     /// Handles a call whose name and arguments are complete. It becomes a call or text.
@@ -454,8 +451,8 @@ impl MarkMachine {
 
     /// Whether one pair of marks may enclose several calls, which are emitted together.
     fn has_blocks(&self) -> bool {
-        let one_by_one = |row: &FamilyRow| matches!(row.body, CallLayout::Object { array: false, .. });
-        self.row.is_some_and(|row| one_by_one(row) && row.bare.is_empty() && !row.close.is_empty())
+        let one_by_one = |row: &FamilyRow| matches!(row.body, CallLayout::Object(layout) if !layout.array);
+        self.known.row.is_some_and(|row| one_by_one(row) && row.bare.is_empty() && !row.close.is_empty())
     }
 
     /// Emits the calls of the current block.
@@ -501,7 +498,7 @@ impl MarkMachine {
     /// Handles characters after a call: its closing marks, each after optional white space. A missing mark is accepted.
     /// Anything else is text or the next call.
     fn step_closing(&mut self, c: char, from: usize) {
-        let close = self.row.map_or(&[][..], |row| row.close);
+        let close = self.known.row.map_or(&[][..], |row| row.close);
         self.held.push(c);
         let marks = || (0..).zip(close).skip(from);
         if let Some((at, _)) = marks().find(|(_, mark)| **mark == self.held) {
@@ -521,7 +518,7 @@ impl MarkMachine {
             self.draft = CallDraft::default();
             (self.emitted, self.is_held) = (None, Some(false));
             self.state = MachineState::Call;
-            self.reader = Some(CallReader::next_object(true));
+            self.reader = self.known.row.map(|row| CallReader::next_object(&row.body, true));
             self.step_call(c);
         } else if self.in_list && self.held == "]" {
             self.held.clear();
@@ -534,8 +531,8 @@ impl MarkMachine {
             self.draft = CallDraft::default();
             self.is_held = None;
             self.state = MachineState::Call;
-            let marked = self.row.is_some_and(|row| row.bare.is_empty());
-            self.reader = Some(CallReader::next_object(marked));
+            let marked = self.known.row.is_some_and(|row| row.bare.is_empty());
+            self.reader = self.known.row.map(|row| CallReader::next_object(&row.body, marked));
         } else {
             self.end_block();
             self.state = MachineState::Text;
@@ -546,7 +543,7 @@ impl MarkMachine {
 
     /// Returns to text if no closing mark can follow.
     fn end_closing(&mut self) {
-        let marks = self.row.map_or(0, |row| row.close.len());
+        let marks = self.known.row.map_or(0, |row| row.close.len());
         if !self.in_list && matches!(self.state, MachineState::Closing { from } if from >= marks) {
             self.space.clear();
             self.state = MachineState::Text;

@@ -1,6 +1,6 @@
 //! Reads a call that is a name, a mark and its arguments as a JSON object. Must not know which tools exist.
 
-use crate::family::NamedLayout;
+use crate::family::{NamedLayout, ObjectLayout};
 
 use super::object::ObjectCall;
 use super::piece::CallDraft;
@@ -37,7 +37,7 @@ impl NamedCall {
             return if draft.whole { CallStep::Whole } else { CallStep::More };
         }
         if self.form.or_array && c == '[' && self.head.chars().all(is_space) {
-            let mut list = ObjectCall::new(true, true);
+            let mut list = ObjectCall::new(ObjectLayout::ARRAY, true);
             let step = list.step(c, draft);
             self.list = Some(list);
             return step;

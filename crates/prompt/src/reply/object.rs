@@ -1,15 +1,17 @@
 //! Reads a call that is a JSON object of a name and arguments, or the first call of a list. Must not know marks.
 
+use crate::family::ObjectLayout;
+
 use super::piece::CallDraft;
 use super::span::{BracketSpan, is_space};
 use super::step::CallStep;
 
-/// The reader. An object with keys other than a name, arguments, an id and a type is not a call. If such keys come
-/// after the arguments, the object is a call, and they are text.
+/// The reader. An object with keys other than a name, arguments, an id, a number and a type is not a call. If such keys
+/// come after the arguments, the object is a call, and they are text.
 #[derive(Debug)]
 pub(super) struct ObjectCall {
-    /// Whether the call may be the first of a list. An opening bracket makes it one.
-    array: bool,
+    /// The keys. The call may be the first of a list if arrays are accepted. An opening bracket makes it one.
+    layout: ObjectLayout,
     /// Whether a mark precedes the call. If so, an object without arguments is a call, too.
     marked: bool,
     in_list: bool,
@@ -33,7 +35,7 @@ enum ObjectState {
     InKey,
     Colon,
     Value,
-    /// Inside a name, an id or a type.
+    /// Inside a name, an id, a number or a type.
     InString,
     InArguments,
     /// Inside arguments that are written as a JSON string.
@@ -44,9 +46,9 @@ enum ObjectState {
 }
 
 impl ObjectCall {
-    pub(super) fn new(array: bool, marked: bool) -> Self {
+    pub(super) fn new(layout: ObjectLayout, marked: bool) -> Self {
         Self {
-            array,
+            layout,
             marked,
             in_list: false,
             state: ObjectState::Open,
@@ -57,6 +59,11 @@ impl ObjectCall {
             has_arguments: false,
             tail: String::new(),
         }
+    }
+
+    /// Creates a reader for the first call of a list whose bracket has been read.
+    pub(super) fn listed(layout: ObjectLayout) -> Self {
+        Self { in_list: true, ..Self::new(ObjectLayout { array: false, ..layout }, true) }
     }
 
     pub(super) fn in_list(&self) -> bool {
@@ -85,8 +92,8 @@ impl ObjectCall {
             (ObjectState::InNull, _) => self.step_null(c, draft),
             (state, c) if is_space(c) => Some(state),
             (ObjectState::Open, '{') => Some(ObjectState::Key),
-            (ObjectState::Open, '[') if self.array => {
-                (self.array, self.in_list) = (false, true);
+            (ObjectState::Open, '[') if self.layout.array => {
+                (self.layout.array, self.in_list) = (false, true);
                 Some(ObjectState::Open)
             }
             (ObjectState::Key, '"') => Some(self.begin(ObjectState::InKey)),
@@ -131,15 +138,16 @@ impl ObjectCall {
 
     fn takes_string(&self, draft: &CallDraft) -> bool {
         match self.key.as_str() {
-            "name" => draft.name.is_none(),
+            key if key == self.layout.name => draft.name.is_none(),
             "id" => draft.id.is_none(),
-            "type" => true,
-            _ => false,
+            // The number of a call counts the calls of an answer, so it is no id.
+            key => key == "type" || key == self.layout.number,
         }
     }
 
     fn takes_arguments(&self) -> bool {
-        matches!(self.key.as_str(), "arguments" | "parameters") && !self.has_arguments
+        let known = matches!(self.key.as_str(), "arguments" | "parameters");
+        (known || self.layout.name.is_empty()) && !self.has_arguments
     }
 
     fn has_no_arguments(&mut self, draft: &mut CallDraft) {
@@ -182,13 +190,11 @@ impl ObjectCall {
             return self.arguments_in(&text, draft);
         }
         if self.state == ObjectState::InKey {
-            let known = ["name", "id", "type", "arguments", "parameters"];
-            self.key = text;
-            return known.contains(&self.key.as_str()).then_some(ObjectState::Colon);
+            return self.key_read(text, draft);
         }
         match self.key.as_str() {
-            "name" if text.is_empty() => return None,
-            "name" => {
+            key if key == self.layout.name && text.is_empty() => return None,
+            key if key == self.layout.name => {
                 draft.name = Some(text);
                 draft.whole = self.has_arguments;
             }
@@ -196,5 +202,17 @@ impl ObjectCall {
             _ => {}
         }
         Some(ObjectState::AfterValue)
+    }
+
+    /// Takes a key. If the name is the key of the arguments, the object has no other key.
+    fn key_read(&mut self, key: String, draft: &mut CallDraft) -> Option<ObjectState> {
+        if self.layout.name.is_empty() {
+            let first = !key.is_empty() && draft.name.is_none();
+            draft.name = draft.name.take().or(Some(key));
+            return first.then_some(ObjectState::Colon);
+        }
+        let known = [self.layout.name, self.layout.number, "id", "type", "arguments", "parameters"];
+        self.key = key;
+        (!self.key.is_empty() && known.contains(&self.key.as_str())).then_some(ObjectState::Colon)
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::coerce;
-use crate::family::TagLayout;
+use crate::family::{TagLayout, TypeAttribute};
 use crate::json;
 use crate::offered::OfferedTools;
 
@@ -34,6 +34,8 @@ pub(super) struct TaggedCall {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TaggedState {
     Name,
+    /// Between the name and the first argument.
+    Rest,
     /// Between arguments.
     Between,
     Key,
@@ -49,7 +51,7 @@ enum TaggedState {
 enum ExpectedTag {
     Key,
     End,
-    /// A repeated closing tag.
+    /// A repeated closing tag, or the tag that separates the name from the arguments.
     Again,
 }
 
@@ -71,11 +73,19 @@ impl TaggedCall {
     pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         match self.state {
             TaggedState::Name => self.step_name(c, draft),
+            TaggedState::Rest => {
+                self.head.push(c);
+                if self.head.ends_with(self.form.name_rest) {
+                    self.head.clear();
+                    self.state = TaggedState::Between;
+                }
+                self.within_bounds()
+            }
             TaggedState::Between => self.step_between(c, draft),
             TaggedState::Key => {
                 self.head.push(c);
                 if let Some(key) = self.head.strip_suffix(self.form.key_end) {
-                    self.key = unquoted(key);
+                    self.key = self.unquoted(key);
                     self.begin_value();
                 }
                 self.within_bounds()
@@ -83,7 +93,11 @@ impl TaggedCall {
             TaggedState::Equals => {
                 self.head.push(c);
                 if let Some(tag) = self.head.strip_suffix(self.form.value) {
-                    self.is_text = tag.contains("string=").then(|| tag.contains("\"true\""));
+                    self.is_text = match self.form.types {
+                        TypeAttribute::None => None,
+                        TypeAttribute::IsString => tag.contains("string=").then(|| tag.contains("\"true\"")),
+                        TypeAttribute::Name => tag.contains("type=").then(|| tag.contains("\"string\"")),
+                    };
                     self.head.clear();
                     self.state = TaggedState::Value;
                 }
@@ -110,8 +124,8 @@ impl TaggedCall {
     }
 
     fn step_name(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
-        // If a line break ends names, the first tag ends a name, too.
-        let tag = self.form.name_end == "\n" && c == '<';
+        // If a line break or a tag ends names, the first tag ends a name, too.
+        let tag = c == '<' && self.form.name_end.starts_with(['\n', '<']);
         if !tag {
             self.head.push(c);
         }
@@ -122,23 +136,26 @@ impl TaggedCall {
             None if self.head.trim().contains(char::is_whitespace) => return CallStep::Off,
             None => return self.within_bounds(),
         };
-        let name = unquoted(name);
+        let name = self.unquoted(name);
         if name.is_empty() || name.contains(char::is_whitespace) {
             return CallStep::Off;
         }
         draft.name = Some(name);
         self.head.clear();
-        self.state = TaggedState::Between;
+        let rest = !self.form.name_rest.is_empty();
+        self.state = if rest { TaggedState::Rest } else { TaggedState::Between };
         if tag { self.step_between(c, draft) } else { CallStep::More }
     }
 
     /// Returns the tag that `text` is. `Ok(None)` if it may still become one, and `Err` if it cannot.
     fn tag(&self, text: &str) -> Result<Option<ExpectedTag>, ()> {
+        let separator = Some(self.form.name_end).filter(|mark| mark.starts_with('<'));
         let tags = [
             (self.form.key, ExpectedTag::Key),
             (self.form.end, ExpectedTag::End),
             (self.end.unwrap_or(self.form.end), ExpectedTag::End),
             (self.form.value_end, ExpectedTag::Again),
+            (separator.unwrap_or(self.form.value_end), ExpectedTag::Again),
         ];
         if let Some((_, tag)) = tags.into_iter().find(|(mark, _)| *mark == text) {
             return Ok(Some(tag));
@@ -255,6 +272,15 @@ impl TaggedCall {
         self.arguments.push((key, value));
     }
 
+    /// Returns a name or key without the white space and quotes around it.
+    fn unquoted(&self, name: &str) -> String {
+        let name = name.trim().trim_matches(['"', '\'']);
+        if self.form.has_attributes() {
+            return name.replace("&quot;", "\"").replace("&amp;", "&");
+        }
+        name.to_owned()
+    }
+
     fn close(&self, draft: &mut CallDraft) {
         draft.arguments.push_str(if self.arguments.is_empty() { "{}" } else { "}" });
         draft.whole = true;
@@ -263,9 +289,4 @@ impl TaggedCall {
 
 fn member(key: &str, value: &str) -> String {
     format!("{}: {value}", json::quoted(key))
-}
-
-/// Returns a name without the white space and quotes around it.
-fn unquoted(name: &str) -> String {
-    name.trim().trim_matches(['"', '\'']).to_owned()
 }

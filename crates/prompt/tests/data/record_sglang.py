@@ -124,6 +124,69 @@ def glm45(calls):
     return "\n".join(one(*call) for call in calls)
 
 
+def pairs(calls):
+    def one(name, given):
+        values = (f"<arg_key>{key}</arg_key>\n<arg_value>{raw(value)}</arg_value>\n" for key, value in given.items())
+        return f"<tool_call>{name}<tool_sep>\n{''.join(values)}</tool_call>\n"
+
+    return "<tool_calls>\n" + "".join(one(*call) for call in calls) + "</tool_calls>"
+
+
+def mimo(calls):
+    def one(name, given):
+        return f"<tool_call>\n<function={name}>\n" + "".join(f"<parameter={key}>{raw(value)}</parameter>\n" for key, value in given.items()) + "</function>\n</tool_call>"
+
+    return "\n".join(one(*call) for call in calls)
+
+
+def step3(calls):
+    def one(name, given):
+        values = (f'<steptml:parameter name="{key}">{raw(value)}</steptml:parameter>\n' for key, value in given.items())
+        return f'<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{name}">\n{"".join(values)}</steptml:invoke><｜tool_call_end｜>\n'
+
+    return "<｜tool_calls_begin｜>\n" + "".join(one(*call) for call in calls) + "<｜tool_calls_end｜>"
+
+
+def minimax_m3(calls):
+    mark = "]<]minimax[>["
+
+    def value(name, item):
+        if isinstance(item, dict):
+            inner = "".join(value(key, one) for key, one in item.items())
+        elif isinstance(item, list):
+            inner = "".join(value("item", one) for one in item)
+        else:
+            inner = raw(item)
+        return f"{mark}<{name}>{inner}{mark}</{name}>"
+
+    def one(name, given):
+        return f'{mark}<invoke name="{name}">{"".join(value(*pair) for pair in given.items())}{mark}</invoke>\n'
+
+    return f"{mark}<tool_call>\n" + "".join(one(*call) for call in calls) + f"{mark}</tool_call>"
+
+
+def kimi_k3(calls):
+    kinds = {bool: "boolean", type(None): "null", int: "number", float: "number", str: "string", dict: "object", list: "array"}
+
+    def channel(name, inner, attributes=""):
+        return f"<|open|>{name}{attributes}<|sep|>{inner}<|close|>{name}<|sep|>"
+
+    def one(at, name, given):
+        values = (channel("argument", raw(value), f' key="{key}" type="{kinds[type(value)]}"') for key, value in given.items())
+        return channel("call", "".join(values), f' tool="{name}" index="{at}"')
+
+    return channel("tools", "".join(one(at + 1, *call) for at, call in enumerate(calls)))
+
+
+def cohere(calls):
+    items = (dumps({"tool_call_id": str(at), "tool_name": name, "parameters": given}) for at, (name, given) in enumerate(calls))
+    return "<|START_ACTION|>[\n    " + ",\n    ".join(items) + "\n]<|END_ACTION|>"
+
+
+def apertus(calls):
+    return "<|tools_prefix|>[" + ", ".join(dumps({name: given}) for name, given in calls) + "]<|tools_suffix|>"
+
+
 def kimi_k2(calls):
     one = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
     inner = "".join(one.format(name, at, dumps(given)) for at, (name, given) in enumerate(calls))
@@ -172,6 +235,13 @@ FAMILIES = [
     ("minimax_m2", minimax_m2, "minimax_m2", "MinimaxM2Detector"),
     ("harmony", harmony, "gpt_oss_detector", "GptOssDetector"),
     ("gemma4", gemma4, "gemma4_detector", "Gemma4Detector"),
+    ("hunyuan", pairs, "hunyuan_detector", "HunyuanDetector"),
+    ("mimo", mimo, "mimo_detector", "MiMoDetector"),
+    ("step3", step3, "step3_detector", "Step3Detector"),
+    ("minimax_m3", minimax_m3, "minimax_m3", "MinimaxM3Detector"),
+    ("kimi_k3", kimi_k3, "kimik3_detector", "KimiK3Detector"),
+    ("cohere_command", cohere, "cohere_command4_detector", "CohereCommand4Detector"),
+    ("apertus", apertus, "apertus2509_detector", "Apertus2509Detector"),
 ]
 
 

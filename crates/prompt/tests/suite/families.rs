@@ -70,12 +70,14 @@ pub(crate) fn form(row: &Value, offered: &Arc<OfferedTools>) -> ReplyForm {
         family: ReplyFamily::named(text("family").unwrap()).unwrap(),
         thought: match text("marks") {
             Some("[THINK]") => ReasoningMarks::detect("[/THINK]"),
-            Some(_) => ReasoningMarks::detect("<channel|>"),
+            Some("<|channel>thought") => ReasoningMarks::detect("<channel|>"),
+            Some(close) => Some(ReasoningMarks::detect(close).unwrap()),
             None => ReasoningMarks::detect("</think>"),
         },
     };
     let thinking = row["thinking"] == true;
-    ReplyForm { style, thinking, offered: Arc::clone(offered), ..ReplyForm::default() }
+    let hidden = row["hidden"].as_array().into_iter().flatten().map(|mark| mark.as_str().unwrap().to_owned());
+    ReplyForm { style, thinking, hidden: hidden.collect(), offered: Arc::clone(offered) }
 }
 
 pub(crate) fn reason(row: &Value) -> FinishReason {
@@ -173,23 +175,36 @@ fn arguments_stream_where_a_grammar_holds_them() {
             streamed.insert(row["family"].as_str().unwrap());
         }
     }
-    // Python's and Gemma's notations are parsed only when they are complete.
+    // Python's, Gemma's and MiniMax M3's notations are parsed only when they are complete.
     let expected = [
+        "apertus",
+        "cohere_command",
         "deepseek_v3",
         "deepseek_v31",
         "deepseek_v32",
         "deepseek_v4",
+        "ernie45",
         "glm45",
         "granite",
         "harmony",
         "hermes",
+        "hunyuan",
+        "hunyuan_a13b",
+        "hunyuan_opensource",
         "json",
         "kimi_k2",
+        "kimi_k3",
         "llama3_json",
+        "longcat",
+        "longcat_pairs",
+        "mimo",
         "minimax_m2",
         "mistral",
         "mistral_array",
+        "phi4mini",
         "qwen3_coder",
+        "seed_oss",
+        "step3",
     ];
     assert_eq!(streamed.into_iter().collect::<Vec<_>>(), expected);
 }
@@ -243,6 +258,52 @@ fn marks_that_nobody_reads_are_left_out() {
     assert_eq!((read.calls.len(), read.text.as_str()), (1, ""));
 }
 
+/// Returns the texts of special tokens in `text` that a style searches for.
+fn special_tokens(style: ReplyStyle, text: &str) -> Vec<String> {
+    let tags = text.match_indices('<').filter_map(|(at, _)| {
+        let tag = &text[at..=at + text[at..].find('>')?];
+        tag.contains(['|', '｜']).then_some(tag)
+    });
+    let tokens = tags.chain(["]<]minimax[>["]).filter(|token| style.reads(token));
+    tokens.map(str::to_owned).collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}
+
+/// A special token may be the beginning of a longer mark, and has no meaning elsewhere.
+#[test]
+fn special_tokens_change_no_reply_and_are_not_shown() {
+    let table = table();
+    let offered = Arc::new(offered(&table));
+    let mut with_tokens = 0;
+    for row in table["replies"].as_array().unwrap() {
+        let text = row["text"].as_str().unwrap();
+        let plain = form(row, &offered);
+        let hidden: Arc<[String]> = special_tokens(plain.style, text).into();
+        let harmony = row["family"] == "harmony";
+        if harmony || row["fault"].is_string() || row["hidden"].is_array() || hidden.is_empty() {
+            continue;
+        }
+        with_tokens += 1;
+        let shown = ReplyForm { hidden: Arc::clone(&hidden), ..plain.clone() };
+        let whole = read(&shown, &[text], &reason(row));
+        let is_shown = |read: &Read| {
+            hidden.iter().any(|token| read.text.contains(token) || read.thought.contains(token))
+        };
+        assert!(!is_shown(&whole), "{text}");
+        let unmarked = read(&plain, &[text], &reason(row));
+        // A token without a meaning is text if it is no special token.
+        assert!(whole == unmarked || is_shown(&unmarked), "{text}\n{whole:?}\n{unmarked:?}");
+        for at in cuts(text) {
+            let (left, right) = text.split_at(at);
+            assert_eq!(read(&shown, &[left, right], &reason(row)).text, whole.text, "{left:?} {right:?}");
+        }
+        // Without tools, calls are not read, but special tokens are still not shown.
+        let none = ReplyForm { offered: Arc::default(), ..shown };
+        let text = read(&none, &[text], &reason(row)).text;
+        assert!(hidden.iter().all(|token| !text.contains(token)), "{text}");
+    }
+    assert!(with_tokens > 30, "{with_tokens}");
+}
+
 #[test]
 fn a_style_reads_its_own_marks() {
     for (family, mark, reads) in [
@@ -254,6 +315,11 @@ fn a_style_reads_its_own_marks() {
         (ReplyFamily::Harmony, "<|channel|>", true),
         (ReplyFamily::Harmony, "<|endoftext|>", false),
         (ReplyFamily::Gemma, "<|\"|>", true),
+        (ReplyFamily::KimiXtml, "<|sep|>", true),
+        (ReplyFamily::KimiXtml, "<|end_of_msg|>", false),
+        (ReplyFamily::MiniMaxNested, "]<]minimax[>[", true),
+        (ReplyFamily::Cohere, "<|END_RESPONSE|>", true),
+        (ReplyFamily::Step, "<｜tool_sep｜>", true),
         (ReplyFamily::Plain, "<|channel|>", false),
     ] {
         assert_eq!(plain(family).reads(mark), reads, "{family:?} {mark}");
@@ -265,8 +331,16 @@ fn a_style_reads_its_own_marks() {
 /// The parser recognises the bounds of a reasoning block. After an inserted end, the text is the answer.
 #[test]
 fn behind_the_bounds_of_a_thought_stands_the_answer() {
-    for (template, prompted) in [("<think></think>", true), ("[THINK][/THINK]", true), ("<|channel|>", false)]
-    {
+    for (template, prompted) in [
+        ("<think></think>", true),
+        ("[THINK][/THINK]", true),
+        ("<mm:think></mm:think>", true),
+        ("<longcat_think></longcat_think>", true),
+        ("<|inner_prefix|><|inner_suffix|>", true),
+        ("<|close|>think<|sep|>", true),
+        ("{% set HYTK = ':opensource' %}", true),
+        ("<|channel|>", false),
+    ] {
         let style = match prompted {
             true => ReplyStyle::detect(template),
             false => plain(ReplyFamily::Harmony),

@@ -120,7 +120,52 @@ fn written(family: ReplyFamily) -> Option<String> {
         ReplyFamily::Gemma => {
             "<|tool_call>call:get_weather{city:<|\"|>Lisbon<|\"|>,days:3}<tool_call|>".to_owned()
         }
+        ReplyFamily::Olmo => {
+            "<function_calls>\nget_weather(city=\"Lisbon\", days=3)\n</function_calls>".to_owned()
+        }
+        ReplyFamily::Phi => format!("functools[{{\"name\": \"get_weather\", \"arguments\": {json}}}]"),
+        ReplyFamily::Cohere => format!(
+            "<|START_ACTION|>[\n    {{\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \"parameters\": \
+             {json}}}\n]<|END_ACTION|>"
+        ),
+        ReplyFamily::Seed => in_functions("seed:tool_call"),
+        ReplyFamily::MiMo => in_functions("tool_call"),
+        ReplyFamily::Ernie => written(ReplyFamily::Hermes)?,
+        ReplyFamily::Hunyuan => format!(
+            "<tool_calls>\n{}\n</tool_calls>",
+            written(ReplyFamily::Glm)?.replace("get_weather", "get_weather<tool_sep>")
+        ),
+        ReplyFamily::HunyuanSuffixed => written(ReplyFamily::Hunyuan)?.replace('>', ":opensource>"),
+        ReplyFamily::HunyuanArray => {
+            format!("<tool_calls>[{{\"name\": \"get_weather\", \"arguments\": {json}}}]</tool_calls>")
+        }
+        ReplyFamily::MiniMaxNested => "#<tool_call>\n#<invoke name=\"get_weather\">#<city>Lisbon#</city>\
+             #<days>3#</days>#</invoke>\n#</tool_call>"
+            .replace('#', "]<]minimax[>["),
+        ReplyFamily::KimiXtml => "<|open|>tools<|sep|><|open|>call tool=\"get_weather\" index=\"1\"<|sep|>\
+             <|open|>argument key=\"city\" type=\"string\"<|sep|>Lisbon<|close|>argument<|sep|>\
+             <|open|>argument key=\"days\" type=\"number\"<|sep|>3<|close|>argument<|sep|>\
+             <|close|>call<|sep|><|close|>tools<|sep|>"
+            .to_owned(),
+        ReplyFamily::Step => "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>\
+             <steptml:invoke name=\"get_weather\">\n<steptml:parameter name=\"city\">Lisbon</steptml:parameter>\n\
+             <steptml:parameter name=\"days\">3</steptml:parameter>\n</steptml:invoke><｜tool_call_end｜>\n\
+             <｜tool_calls_end｜>"
+            .to_owned(),
+        ReplyFamily::Apertus => format!("<|tools_prefix|>[{{\"get_weather\": {json}}}]<|tools_suffix|>"),
+        ReplyFamily::LongCat => written(ReplyFamily::Hermes)?.replace("tool_call", "longcat_tool_call"),
+        ReplyFamily::LongCatPairs => {
+            written(ReplyFamily::Glm)?.replace("tool_call", "longcat_tool_call").replace("arg_", "longcat_arg_")
+        }
     })
+}
+
+/// Returns the call in tags without line breaks around values.
+fn in_functions(mark: &str) -> String {
+    format!(
+        "<{mark}>\n<function=get_weather>\n<parameter=city>Lisbon</parameter>\n\
+         <parameter=days>3</parameter>\n</function>\n</{mark}>"
+    )
 }
 
 fn writing() -> impl Iterator<Item = (ReplyFamily, String)> {
@@ -218,6 +263,101 @@ fn special_tokens_are_named_by_their_ids() {
     let special = |mark: &str| (mark == "[TOOL_CALLS]").then_some(5);
     let lark = ReplyFamily::Mistral.calls_as_grammar(&conversation, &special).unwrap();
     assert!(lark.contains("<[5]>") && !lark.contains("TOOL_CALLS") && lark.contains("\"[ARGS]\""), "{lark}");
+}
+
+/// Returns the ids of a text in a vocabulary of bytes in which some marks are special tokens.
+fn ids_with(special: &[&str], text: &str) -> Vec<u32> {
+    let mut ids = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let mark = special.iter().position(|mark| rest.starts_with(mark));
+        let length = mark.map_or(1, |at| special[at].len());
+        ids.push(mark.map_or(u32::from(rest.as_bytes()[0]), |at| u32::try_from(at).unwrap() + 1));
+        // Marks and the texts around them are cut at characters. All other bytes here are ASCII.
+        rest = &rest[length..];
+    }
+    ids
+}
+
+#[test]
+fn marks_of_special_tokens_pass_around_answers_and_within_calls() {
+    for (family, special, answer) in [
+        (
+            ReplyFamily::Cohere,
+            &["<|START_ACTION|>", "<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>"][..],
+            "<|START_RESPONSE|>It is warm.<|END_RESPONSE|>",
+        ),
+        (
+            ReplyFamily::KimiXtml,
+            &["<|open|>", "<|close|>", "<|sep|>"][..],
+            "<|open|>response<|sep|>It is warm.<|close|>response<|sep|><|close|>message<|sep|>",
+        ),
+        (ReplyFamily::MiniMaxNested, &["]<]minimax[>["][..], "It is warm."),
+        (
+            ReplyFamily::Step,
+            &[
+                "<｜tool_calls_begin｜>",
+                "<｜tool_calls_end｜>",
+                "<｜tool_call_begin｜>",
+                "<｜tool_call_end｜>",
+                "<｜tool_sep｜>",
+            ][..],
+            "It is warm.",
+        ),
+    ] {
+        let id =
+            |mark: &str| special.iter().position(|one| *one == mark).map(|at| u32::try_from(at).unwrap() + 1);
+        let takes = |lark: &str, text: &str| {
+            let mut matcher = matcher(lark);
+            let ids = ids_with(special, text);
+            matcher.try_consume_tokens(&ids).unwrap() == ids.len() && matcher.is_accepting().unwrap()
+        };
+        let call = written(family).unwrap();
+        let of = |choice| family.calls_as_grammar(&asked(choice, false), &id).unwrap();
+        let required = of(ToolChoice::Required);
+        assert!(takes(&required, &call), "{family:?}\n{required}");
+        assert!(!takes(&required, answer), "{family:?}\n{required}");
+        assert!(!takes(&required, &call.replace("city", "town")), "{family:?}\n{required}");
+        let auto = of(ToolChoice::Allowed { names: vec!["get_weather".to_owned()], required: false });
+        for text in [answer.to_owned(), call.clone(), format!("{answer}{call}")] {
+            assert!(takes(&auto, &text), "{family:?} {text}\n{auto}");
+        }
+        assert!(!takes(&auto, &call.replace("get_weather", "now")), "{family:?}\n{auto}");
+    }
+}
+
+/// Values within arguments have tags of their own.
+#[test]
+fn nested_values_pass_in_their_tags() {
+    let schema = json!({
+        "$defs": {"place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/$defs/place"},
+            "stops": {"type": "array", "items": {"$ref": "#/$defs/place"}},
+            "free": {"type": "object"},
+        },
+        "required": ["place", "stops"],
+        "additionalProperties": false,
+    });
+    let tools = vec![Tool::function("plan", None, Some(schema))];
+    let conversation = Conversation { tools, tool_choice: ToolChoice::Required, ..Conversation::default() };
+    let lark = lark(ReplyFamily::MiniMaxNested, &conversation);
+    let call = |arguments: &str| {
+        format!("#<tool_call>\n#<invoke name=\"plan\">{arguments}#</invoke>\n#</tool_call>")
+            .replace('#', "]<]minimax[>[")
+    };
+    let place = "#<place>#<city>Lisbon#</city>#</place>";
+    let stop = "#<item>#<city>Porto#</city>#</item>";
+    for (arguments, passes) in [
+        (format!("{place}#<stops>{stop}{stop}#</stops>"), true),
+        (format!("{place}#<stops>#</stops>#<free>{{\"a\": 1}}#</free>"), true),
+        (place.to_owned(), false),
+        (format!("#<place>#</place>#<stops>{stop}#</stops>"), false),
+        (format!("{place}#<stops>Porto#</stops>"), false),
+    ] {
+        assert_eq!(takes(&lark, &call(&arguments)), passes, "{arguments}\n{lark}");
+    }
 }
 
 #[test]
@@ -349,8 +489,14 @@ fn a_template_that_writes_a_familys_calls_is_told_by_them() {
         // The notations of Python and JSON are not specific enough to identify a family.
         let bare = matches!(family, ReplyFamily::Json | ReplyFamily::LlamaJson | ReplyFamily::Pythonic);
         let expected = if bare { ReplyFamily::Plain } else { family };
-        assert_eq!(ReplyFamily::detect(&format!("{{{{ x }}}} {call} {{{{ y }}}}")), expected, "{call}");
+        // The marks around the answer distinguish ERNIE from Hermes.
+        let answer = if family == ReplyFamily::Ernie { "<response>" } else { "" };
+        let template = format!("{{{{ x }}}} {call} {{{{ y }}}} {answer}");
+        assert_eq!(ReplyFamily::detect(&template), expected, "{call}");
     }
+    let hunyuan = "{% set HYTK = ':opensource' %}<tool_calls{}><arg_key{}>";
+    assert_eq!(ReplyFamily::detect(hunyuan), ReplyFamily::HunyuanSuffixed);
+    assert_eq!(ReplyFamily::detect("<|tool|>{{ tools }}<|/tool|>"), ReplyFamily::Phi);
     let llama = "<|start_header_id|>ipython {\"name\": function name, \"parameters\": dictionary}";
     assert_eq!(ReplyFamily::detect(llama), ReplyFamily::LlamaJson);
     assert_eq!(ReplyFamily::detect("[func_name1(params_name1=params_value1)]"), ReplyFamily::Pythonic);
