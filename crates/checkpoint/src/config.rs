@@ -72,11 +72,12 @@ impl Sizes {
         let inner = text.as_ref().filter(|_| whole.get("vocab_size").is_none()).unwrap_or(&whole);
         let vocab_size = inner.required_count("vocab_size", 1..=limits::MAX_VOCAB_SIZE)?;
         let ids = |fields: &Fields<'_>| fields.token_ids("eos_token_id", limits::MAX_EOS_IDS, vocab_size);
-        Ok(Self {
-            vocab_size,
-            max_positions: inner.count("max_position_embeddings", 1..=limits::MAX_POSITIONS)?,
-            eos: ids(&whole)?.or(ids(inner)?).unwrap_or_default(),
-        })
+        // GPT-2 and models after it have other names for the longest context.
+        let mut max_positions = None;
+        for field in ["max_position_embeddings", "n_positions", "n_ctx"] {
+            max_positions = max_positions.or(inner.count(field, 1..=limits::MAX_POSITIONS)?);
+        }
+        Ok(Self { vocab_size, max_positions, eos: ids(&whole)?.or(ids(inner)?).unwrap_or_default() })
     }
 }
 

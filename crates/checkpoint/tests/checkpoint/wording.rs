@@ -56,6 +56,23 @@ fn words_of_any_architecture_are_read() {
     assert_eq!(read_so_far, 64);
 }
 
+/// GPT-2 and its descendants name the longest context differently.
+#[test]
+fn the_longest_context_has_several_names() {
+    for (members, expected) in [
+        (json!({"n_positions": 64}), Some(64)),
+        (json!({"n_ctx": 32}), Some(32)),
+        (json!({"n_ctx": 32, "n_positions": 64}), Some(64)),
+        (json!({"n_ctx": 32, "n_positions": 64, "max_position_embeddings": 16}), Some(16)),
+        (json!({}), None),
+    ] {
+        let mut config = json!({"architectures": ["GPT2LMHeadModel"], "vocab_size": 300});
+        config.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
+        let files = Files::good().without("generation_config.json").with("config.json", config.to_string());
+        assert_eq!(read(files).unwrap().max_positions(), expected, "{config}");
+    }
+}
+
 #[test]
 fn sizes_may_stand_within_those_of_the_text() {
     let text = json!({"vocab_size": 300, "max_position_embeddings": 77, "eos_token_id": [3, 4]});
