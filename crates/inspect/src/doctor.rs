@@ -10,6 +10,8 @@ mod patient;
 mod turns;
 mod usual;
 
+use headrace_checkpoint::ModelRefusal;
+
 use crate::finding::{Diagnosis, Examined, Facts, Finding, Severity};
 use crate::words::{Words, WordsError};
 use patient::Patient;
@@ -19,20 +21,23 @@ pub fn diagnose(examined: &Examined<'_>) -> Diagnosis {
     let mut findings = Vec::new();
     refused(examined, &mut findings);
     findings.extend(examined.warnings.iter().map(|warning| left_open(warning)));
-    let words =
-        Words::read(examined.tokenizer_json, examined.tokenizer_config, examined.template, examined.family);
+    // An encoder gets texts as they are, and gives no answers that could end.
+    let template = examined.template.filter(|_| !examined.is_encoder);
+    let words = Words::read(examined.tokenizer_json, examined.tokenizer_config, template, examined.family);
     let facts = match words {
         Ok(words) => {
             let patient = Patient::new(examined, &words);
             context::check(&patient, &mut findings);
-            ends::check_ids(&patient, &mut findings);
+            if !examined.is_encoder {
+                ends::check_ids(&patient, &mut findings);
+            }
             if words.template.is_some() {
                 turns::check(&patient, &mut findings);
                 ends::check_turns(&patient, &mut findings);
                 markers::check(&patient, &mut findings);
                 calls::check(&patient, &mut findings);
                 usual::check(&patient, &mut findings);
-            } else {
+            } else if !examined.is_encoder {
                 findings.push(no_template());
             }
             patient.facts()
@@ -47,17 +52,13 @@ pub fn diagnose(examined: &Examined<'_>) -> Diagnosis {
     Diagnosis { facts, findings }
 }
 
-/// The way out of files that no engine here computes, for a reason that names none.
-const ELSEWHERE: &str =
-    "serve it with another server and put this one in front of it: --upstream, with these files as its words";
-
 fn refused(examined: &Examined<'_>, findings: &mut Vec<Finding>) {
-    findings.extend(examined.refused.map(|error| Finding {
+    findings.extend(examined.refused.map(ModelRefusal::from).map(|refusal| Finding {
         code: "not_computed_here",
         severity: Severity::Warning,
         what: "no engine in this program computes it".to_owned(),
-        evidence: error.to_string(),
-        way_out: error.way_out().unwrap_or(ELSEWHERE).to_owned(),
+        evidence: refusal.message,
+        way_out: refusal.way_out,
     }));
 }
 
@@ -86,21 +87,12 @@ fn no_template() -> Finding {
 }
 
 fn unusable(error: &WordsError) -> Finding {
-    let (code, way_out) = match error {
-        WordsError::Tokenizer(_) => (
-            "tokenizer_unusable",
-            "download tokenizer.json again, or make it with `AutoTokenizer.from_pretrained(…).save_pretrained(…)`",
-        ),
-        WordsError::Template(_) => (
-            "template_unusable",
-            "mend the line that is named, or take chat_template.jinja from the model's repository",
-        ),
-    };
+    let refusal = ModelRefusal::from(error);
     Finding {
-        code,
+        code: refusal.code,
         severity: Severity::Fault,
         what: "the model cannot be served".to_owned(),
-        evidence: error.to_string(),
-        way_out: way_out.to_owned(),
+        evidence: refusal.message,
+        way_out: refusal.way_out,
     }
 }

@@ -105,6 +105,8 @@ pub struct Examined<'a> {
     pub warnings: &'a [String],
     /// The reason why no engine here computes the model. `None` if one does.
     pub refused: Option<&'a CheckpointError>,
+    /// Whether the model makes embeddings or scores of texts. Such a model has no template, and nothing ends its answers.
+    pub is_encoder: bool,
 }
 
 impl<'a> Examined<'a> {
@@ -122,6 +124,7 @@ impl<'a> Examined<'a> {
             rope: None,
             warnings: wording.warnings(),
             refused: None,
+            is_encoder: false,
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_checkpoint::TokenizerConfig;
+use headrace_checkpoint::{ModelRefusal, TokenizerConfig};
 use headrace_prompt::{
     ChatTemplate, ReplyFamily, ReplyStyle, SpecialTokenTexts, TemplateError, TemplateLimits,
 };
@@ -39,6 +39,32 @@ impl fmt::Display for WordsError {
 }
 
 impl std::error::Error for WordsError {}
+
+impl From<&WordsError> for ModelRefusal {
+    fn from(error: &WordsError) -> Self {
+        let (code, feature, way_out) = match error {
+            WordsError::Tokenizer(_) => (
+                "tokenizer_unusable",
+                "tokenizer.json",
+                "download tokenizer.json again, or make it with `AutoTokenizer.from_pretrained(…).save_pretrained(…)`",
+            ),
+            WordsError::Template(_) => (
+                "template_unusable",
+                "chat_template.jinja",
+                "mend the line that is named, or take chat_template.jinja from the model's repository",
+            ),
+        };
+        let message = error.to_string();
+        Self {
+            code,
+            feature: feature.into(),
+            found: message.as_str().into(),
+            message,
+            nearest: None,
+            way_out: way_out.to_owned(),
+        }
+    }
+}
 
 impl Words {
     /// Reads a `tokenizer.json`, its configuration, and a chat template. `family` is the notation of tool calls. If it

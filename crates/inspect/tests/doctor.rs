@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use headrace_checkpoint::Wording;
+use headrace_checkpoint::{CheckpointError, ModelRefusal, Wording};
 use headrace_inspect::{Diagnosis, Examined, Severity, diagnose};
 use serde_json::{Value, json};
 
@@ -91,6 +91,34 @@ fn nothing_is_wrong_with_the_demo_model() {
     assert_eq!(diagnosis.facts.family, "hermes");
     assert!(diagnosis.facts.shows_tools && diagnosis.facts.context.is_some(), "{:?}", diagnosis.facts);
     assert_eq!(diagnosis.facts.opens.as_deref(), Some("<|im_end|>\n<|im_start|>assistant\n"));
+}
+
+#[test]
+fn an_encoder_needs_neither_a_template_nor_an_end() {
+    let mut files = Files::demo();
+    for json in [&mut files.config, &mut files.generation] {
+        json.as_object_mut().unwrap().remove("eos_token_id");
+    }
+    files.tokenizer_config.as_object_mut().unwrap().remove("chat_template");
+    let wording = files.wording();
+    let of = |is_encoder| found(&diagnose(&Examined { is_encoder, ..Examined::of(&wording) }));
+    assert_eq!(of(true), []);
+    assert_eq!(of(false), [("eos_missing", Severity::Fault), ("no_template", Severity::Warning)]);
+}
+
+#[test]
+fn a_model_that_no_engine_computes_has_a_way_out() {
+    let wording = Files::demo().wording();
+    let error = CheckpointError::UnsupportedArchitecture {
+        found: "Llama9ForCausalLM".to_owned(),
+        supported: &["LlamaForCausalLM"],
+    };
+    let diagnosis = diagnose(&Examined { refused: Some(&error), ..Examined::of(&wording) });
+    let refusal = ModelRefusal::from(&error);
+    let finding = &diagnosis.findings[0];
+    assert_eq!(found(&diagnosis), [("not_computed_here", Severity::Warning)]);
+    assert_eq!((&finding.evidence, &finding.way_out), (&refusal.message, &refusal.way_out));
+    assert_eq!(refusal.nearest.as_deref(), Some("LlamaForCausalLM"));
 }
 
 /// The damage, a function that causes it, and the expected finding.
