@@ -43,11 +43,14 @@ pub struct SettingProblem {
     pub origin: SettingOrigin,
     /// What is wrong.
     pub why: String,
+    /// What to do, if the fault is in what the value names and not in the value.
+    pub way_out: Option<String>,
 }
 
 impl fmt::Display for SettingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ({})", self.what, self.why, self.origin)
+        write!(f, "{}: {} ({})", self.what, self.why, self.origin)?;
+        self.way_out.as_ref().map_or(Ok(()), |way_out| write!(f, "\n    try: {way_out}"))
     }
 }
 
@@ -219,7 +222,7 @@ impl SettingLayers {
 
     /// Records a fault of a value.
     pub fn problem(&mut self, what: &str, origin: SettingOrigin, why: String) {
-        self.problems.push(SettingProblem { what: what.to_owned(), origin, why });
+        self.problems.push(SettingProblem { what: what.to_owned(), origin, why, way_out: None });
     }
 
     /// The value of a setting with its origin. `None` if it has no value.

@@ -208,7 +208,12 @@ impl fmt::Display for ConfigError {
         let count = self.0.len();
         writeln!(f, "the configuration has {count} fault{}:", if count == 1 { "" } else { "s" })?;
         self.0.iter().try_for_each(|problem| writeln!(f, "  {problem}"))?;
-        f.write_str("`headrace config check` shows every value and where it comes from")
+        match self.0.iter().all(|problem| problem.way_out.is_some()) {
+            true => f.write_str(
+                "`headrace models inspect PATH` and `headrace doctor PATH` examine the files of a model",
+            ),
+            false => f.write_str("`headrace config check` shows every value and where it comes from"),
+        }
     }
 }
 

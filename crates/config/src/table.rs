@@ -32,7 +32,7 @@ impl TableReader {
 
     pub(super) fn problem(&mut self, key: &str, why: String) {
         let what = if key.is_empty() { self.what.clone() } else { format!("{}.{key}", self.what) };
-        self.problems.push(SettingProblem { what, origin: self.origin.clone(), why });
+        self.problems.push(SettingProblem { what, origin: self.origin.clone(), why, way_out: None });
     }
 
     pub(super) fn raw(&mut self, key: &'static str) -> Option<toml::Value> {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use headrace_checkpoint::{Checkpoint, DType, Format};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn headrace(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_headrace")).args(args).output().unwrap()
@@ -240,4 +240,108 @@ fn what_cannot_be_made_or_read_is_refused_with_what_to_do() {
         }
     }
     assert!(!Path::new(path).exists() && !Path::new(&format!("{path}.part")).exists());
+}
+
+/// Copies the demo model's files and changes its `config.json`. Leaves out the file `without`.
+fn demo_with(dir: &Path, without: &str, change: impl Fn(&mut Value)) {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ] {
+        if name != without {
+            std::fs::copy(demo.join(name), dir.join(name)).unwrap();
+        }
+    }
+    let mut config: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+}
+
+/// A change of `config.json`, a missing file, and the code, the feature and the nearest of the refusal.
+type Refused = (fn(&mut Value), &'static str, &'static str, &'static str, Option<&'static str>);
+
+const REFUSED: &[Refused] = &[
+    (
+        |config| {
+            config["architectures"] = json!(["Llama9ForCausalLM"]);
+            config["model_type"] = json!("llama9");
+        },
+        "",
+        "architecture_unsupported",
+        "config.json: architectures",
+        Some("LlamaForCausalLM"),
+    ),
+    (
+        |config| config["hidden_act"] = json!("gelu"),
+        "",
+        "feature_unsupported",
+        "config.json: hidden_act",
+        Some("\"silu\" is"),
+    ),
+    (|_| (), "model.safetensors", "file_missing", "model.safetensors", None),
+];
+
+#[test]
+fn a_refusal_is_the_same_wherever_it_is_shown() {
+    for (change, without, code, feature, nearest) in REFUSED {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, data) = (dir.path().join("model"), dir.path().join("data"));
+        std::fs::create_dir(&path).unwrap();
+        demo_with(&path, without, change);
+        let path = path.to_str().unwrap();
+        let run = headrace(&["models", "inspect", "--json", path]);
+        assert_eq!((run.status.code(), run.stderr.is_empty()), (Some(1), true), "{code}");
+        let shown: Value = serde_json::from_slice(&run.stdout).unwrap();
+        let refused = &shown["refused"];
+        assert_eq!(
+            (&refused["code"], &refused["feature"], &refused["nearest"]),
+            (&json!(code), &json!(feature), &json!(nearest)),
+            "{shown:#}"
+        );
+        let text = |name: &str| refused[name].as_str().unwrap();
+        let (message, way_out) = (text("message"), text("way_out"));
+        assert!(message.starts_with(path) && !way_out.is_empty(), "{shown:#}");
+        let run = headrace(&["models", "inspect", path]);
+        assert_eq!(run.status.code(), Some(1));
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert!(said.contains(message) && said.contains(&format!("\n  try: {way_out}")), "{said}");
+        let run = headrace(&["doctor", "--json", path]);
+        let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap();
+        let finding = findings.iter().find(|finding| finding["code"] == "not_computed_here").unwrap();
+        assert!(message.ends_with(finding["evidence"].as_str().unwrap()), "{finding:#}");
+        assert_eq!(finding["way_out"], way_out);
+        let run = headrace(&[
+            "up",
+            "--listen",
+            "127.0.0.1:0",
+            "--data-dir",
+            data.to_str().unwrap(),
+            "--model",
+            path,
+        ]);
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(2), "{said}");
+        assert!(said.contains(message) && said.contains(&format!("\n    try: {way_out}")), "{said}");
+        assert!(said.contains("headrace doctor PATH") && !said.contains("config check"), "{said}");
+    }
+}
+
+#[test]
+fn an_encoder_that_is_served_is_not_refused_by_the_doctor() {
+    for name in ["bert-embed", "qwen3-embed", "xlmr-embed"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name);
+        let run = headrace(&["doctor", "--json", path.to_str().unwrap()]);
+        let report: Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!(run.status.code(), Some(0), "{name}: {report:#}");
+        for finding in report["findings"].as_array().unwrap() {
+            let code = finding["code"].as_str().unwrap();
+            let of_decoders = ["not_computed_here", "eos_missing", "eos_disagrees", "no_template"];
+            assert!(!of_decoders.contains(&code), "{name}: {finding:#}");
+        }
+    }
 }

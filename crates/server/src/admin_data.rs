@@ -88,7 +88,7 @@ impl ServerAdmin for AdminData {
         let config = self.reloader.config()?;
         if let Some(own) = config.models.iter().find(|own| own.name.as_str() == model) {
             return model_facts::to_json(own.path.as_deref(), own.arithmetic.quantize)
-                .map_err(prompts::refused);
+                .map_err(prompts::refused_files);
         }
         if config.relayed.iter().any(|relayed| relayed.name.as_str() == model) {
             let message = format!("`{model}` is served by another server: none of its files are here");
@@ -112,7 +112,7 @@ impl ServerAdmin for AdminData {
     fn inspect_checkpoint(&self, name: &str) -> Result<Value, AdminError> {
         match ModelFolders::of_process().find(name) {
             FoundCheckpoint::One(stored) => {
-                model_facts::to_json(Some(&stored.path), None).map_err(prompts::refused)
+                model_facts::to_json(Some(&stored.path), None).map_err(prompts::refused_files)
             }
             FoundCheckpoint::None(why) => {
                 let remedy = "GET /admin/v1/checkpoints lists them";

@@ -22,7 +22,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
-use crate::models::ServingPlan;
+use crate::models::{ModelFault, ServingPlan};
 use crate::running_model::InMemory;
 use crate::tokenizer_assets::{self, AssetsByModel};
 use crate::upstreams::UpstreamRegistry;
@@ -71,11 +71,11 @@ pub fn check(
     if !faults.within("models") && !faults.within("engine") {
         match ServingPlan::new(&config, present) {
             Ok(found) => plan = Some(found),
-            Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
+            Err(found) => found.into_iter().for_each(|fault| faults.add_model(fault)),
         }
         match tokenizer_assets::read(&config) {
             Ok(found) => assets_by_model = found,
-            Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
+            Err(found) => found.into_iter().for_each(|fault| faults.add_model(fault)),
         }
     }
     match (log, plan) {
@@ -131,6 +131,13 @@ impl CheckFaults {
         let whole = setting.split('[').next().unwrap_or(setting);
         let origin = self.settings.origin(whole);
         self.settings.problem(setting, origin, why.to_string());
+    }
+
+    fn add_model(&mut self, fault: ModelFault) {
+        self.add(&fault.setting, fault.why);
+        if let Some(problem) = self.settings.problems.last_mut() {
+            problem.way_out = fault.way_out;
+        }
     }
 
     /// Whether a setting of that section has a fault.

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_catalog::{Backend, EncoderOutput, ModelPolicy, ServedModel, VectorBackend};
-use headrace_checkpoint::EncoderCheckpoint;
+use headrace_checkpoint::{EncoderCheckpoint, ModelRefusal};
 use headrace_config::{EngineSettings, ModelConfig, ServerSettings};
 use headrace_domain::Clock;
 use headrace_embedder::{Embedder, EmbedderConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
+use headrace_inspect::WordsError;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{Encoder, EncoderOptions, KvBlocks};
@@ -45,7 +46,7 @@ impl PlannedEncoder {
         config: &ModelConfig,
         engine: &EngineSettings,
         present: &InMemory,
-    ) -> Option<Result<Self, String>> {
+    ) -> Option<Result<Self, ModelRefusal>> {
         let path = config.path.as_deref()?;
         // An unreadable path is refused later, when decoders are opened.
         if !EncoderCheckpoint::is_one(path).unwrap_or(false) {
@@ -59,7 +60,7 @@ impl PlannedEncoder {
         path: &Path,
         engine: &EngineSettings,
         present: &InMemory,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ModelRefusal> {
         let (checkpoint, tokenizer) = open(path)?;
         let arithmetic = config.arithmetic.or(engine.arithmetic);
         let (mode, _) = arithmetic.settle(arithmetic.quantize.is_some());
@@ -152,11 +153,11 @@ impl PlannedEncoder {
 ///
 /// # Errors
 /// Returns why it is refused, beginning with its path.
-pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), String> {
-    let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let checkpoint = EncoderCheckpoint::open(path).map_err(|error| error.describe(path))?;
+pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), ModelRefusal> {
+    let checkpoint = EncoderCheckpoint::open(path).map_err(|error| ModelRefusal::of_path(path, &error))?;
     let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
-    Ok((checkpoint, Arc::new(tokenizer.map_err(|error| refused(&error))?)))
+    let unusable = |error| ModelRefusal::from(&WordsError::Tokenizer(error)).at(&path.display());
+    Ok((checkpoint, Arc::new(tokenizer.map_err(unusable)?)))
 }
 
 /// What the encoder makes of a text.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use headrace_catalog::ToolsOrder;
-use headrace_checkpoint::{Checkpoint, Wording};
+use headrace_checkpoint::{Checkpoint, EncoderCheckpoint, Wording};
 use headrace_config::ServerSettings;
 use headrace_config::relayed::WordsAt;
 use headrace_domain::{Clock, ModelName, SystemClock};
@@ -12,6 +12,7 @@ use headrace_inspect::{Diagnosis, Examined, Words, diagnose};
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_prompt::ReplyFamily;
 
+use crate::model_facts::is_encoder;
 use crate::models::demo_files;
 use crate::tokenizer_assets::open_wording;
 
@@ -66,7 +67,7 @@ impl FoundModel {
     pub fn of_files(path: Option<&Path>, name: &str) -> Result<Self, String> {
         let wording = match path {
             None => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
-            Some(path) => open_wording(path)?,
+            Some(path) => open_wording(path).map_err(|refusal| refusal.to_string())?,
         };
         Ok(Self {
             name: name.to_owned(),
@@ -96,6 +97,11 @@ impl FoundModel {
     /// Checks whether its files agree with each other.
     pub fn diagnose(&self) -> Diagnosis {
         // Also open the weights. They may be missing, because the model may run elsewhere, and the diagnosis says so.
+        if let Some(path) = self.path.as_deref().filter(|path| is_encoder(path)) {
+            let refused = EncoderCheckpoint::open(path).err();
+            let examined = Examined::of(&self.wording);
+            return diagnose(&Examined { refused: refused.as_ref(), is_encoder: true, ..examined });
+        }
         let checkpoint = self.path.as_deref().map(Checkpoint::open);
         let (rope, refused) = match &checkpoint {
             Some(Ok(checkpoint)) => (checkpoint.config().rotary.first().map(|rotary| &rotary.rope), None),

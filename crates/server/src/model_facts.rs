@@ -8,7 +8,7 @@ mod layers;
 
 use std::path::Path;
 
-use headrace_checkpoint::EncoderCheckpoint;
+use headrace_checkpoint::{EncoderCheckpoint, ModelRefusal};
 use headrace_quant::BlockType;
 use serde_json::Value;
 
@@ -16,8 +16,8 @@ use serde_json::Value;
 /// which weights of decoders would be quantized.
 ///
 /// # Errors
-/// A message that says why the checkpoint would be refused.
-pub fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+/// Why the checkpoint would be refused.
+pub fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, ModelRefusal> {
     match path {
         Some(path) if is_encoder(path) => encoder::to_json(path),
         path => decoder::to_json(path, quantize),
@@ -27,8 +27,8 @@ pub fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value
 /// Returns the facts as text. `quantize` is the type to which weights of decoders would be quantized.
 ///
 /// # Errors
-/// A message that says why the checkpoint would be refused.
-pub fn to_text(path: &Path, quantize: Option<BlockType>) -> Result<String, String> {
+/// Why the checkpoint would be refused.
+pub fn to_text(path: &Path, quantize: Option<BlockType>) -> Result<String, ModelRefusal> {
     if is_encoder(path) { encoder::to_text(path) } else { decoder::to_text(path, quantize) }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use headrace_catalog::{Backend, ServedModel, TokenBackend};
 use headrace_checkpoint::decoder::LinearConfig;
-use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults};
+use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults, ModelRefusal};
 use headrace_config::arithmetic::{ArithmeticConfig, ComputeDevice};
 use headrace_config::{EngineSettings, ModelConfig, ServerSettings};
 use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
@@ -76,6 +76,34 @@ pub struct ModelFault {
     pub(crate) setting: String,
     /// What is wrong, with the numbers.
     pub why: String,
+    /// What to do, if the model's files are at fault.
+    pub(crate) way_out: Option<String>,
+}
+
+impl ModelFault {
+    /// Creates the fault of a model that cannot be served.
+    pub(crate) fn of_model(setting: &str, name: &ModelName, fault: ServingFault) -> Self {
+        let why = format!("model `{name}` cannot be served: {}", fault.why);
+        Self { setting: setting.to_owned(), why, way_out: fault.way_out }
+    }
+}
+
+/// Why a model cannot be served, and what to do if its files are at fault.
+pub(crate) struct ServingFault {
+    why: String,
+    way_out: Option<String>,
+}
+
+impl From<String> for ServingFault {
+    fn from(why: String) -> Self {
+        Self { why, way_out: None }
+    }
+}
+
+impl From<ModelRefusal> for ServingFault {
+    fn from(refusal: ModelRefusal) -> Self {
+        Self { why: refusal.message, way_out: Some(refusal.way_out) }
+    }
 }
 
 /// The models to run: checkpoints opened, tokenizer assets read, memory divided. Nothing is loaded yet.
@@ -117,12 +145,11 @@ impl ServingPlan {
                 continue;
             }
             let found = match PlannedEncoder::open(model, &config.engine, present) {
-                Some(encoder) => encoder.map(|encoder| encoders.push(encoder)),
+                Some(encoder) => encoder.map(|encoder| encoders.push(encoder)).map_err(ServingFault::from),
                 None => PlannedModel::open(model, &config.engine, present).map(|model| models.push(model)),
             };
             if let Err(why) = found {
-                let why = format!("model `{}` cannot be served: {why}", model.name);
-                faults.push(fault(&model.setting, why));
+                faults.push(ModelFault::of_model(&model.setting, &model.name, why));
             }
         }
         let runs = models.iter().map(|model| (&model.config, model.runs));
@@ -175,7 +202,7 @@ impl ServingPlan {
 }
 
 fn fault(setting: &str, why: String) -> ModelFault {
-    ModelFault { setting: setting.to_owned(), why }
+    ModelFault { setting: setting.to_owned(), why, way_out: None }
 }
 
 /// Why a server without engines refuses a model of its configuration.
@@ -233,7 +260,7 @@ pub fn start(
 }
 
 impl PlannedModel {
-    fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, String> {
+    fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, ServingFault> {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
         let text = words_of(&checkpoint, config.reply)?;
         checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
@@ -419,11 +446,11 @@ fn size(bytes: u64) -> String {
 ///
 /// # Errors
 /// Returns why it is refused, beginning with its path.
-pub fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String> {
-    let Some(path) = path else {
-        return Checkpoint::from_files(demo_files()).map_err(|error| error.to_string());
-    };
-    Checkpoint::open(path).map_err(|error| error.describe(path))
+pub fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, ModelRefusal> {
+    match path {
+        None => Checkpoint::from_files(demo_files()).map_err(|error| ModelRefusal::from(&error)),
+        Some(path) => Checkpoint::open(path).map_err(|error| ModelRefusal::of_path(path, &error)),
+    }
 }
 
 /// Whether most weights are quantized blocks, or will be.
@@ -546,7 +573,7 @@ fn forward(
 
 /// Reads a checkpoint's tokenizer assets, or returns why they cannot be served. `family` overrides the format of tool
 /// calls that the template implies.
-pub fn words_of(checkpoint: &Checkpoint, family: Option<ReplyFamily>) -> Result<Words, String> {
+pub fn words_of(checkpoint: &Checkpoint, family: Option<ReplyFamily>) -> Result<Words, ModelRefusal> {
     let (json, config) = (checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
-    Words::read(json, config, checkpoint.chat_template(), family).map_err(|error| error.to_string())
+    Words::read(json, config, checkpoint.chat_template(), family).map_err(|error| ModelRefusal::from(&error))
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use headrace_admin::AdminError;
 use headrace_admin_http::{AskedIn, PromptInspector, RenderAsk, TokenizeAsk};
 use headrace_catalog::{Backend, ServedModel};
+use headrace_checkpoint::ModelRefusal;
 use headrace_domain::{AdminCode, Clock, Endpoint, ModelName, SystemClock};
 use headrace_gateway::Gateway;
 use headrace_inspect::{Words, token_list};
@@ -134,6 +135,11 @@ pub(crate) fn unknown(name: &str) -> AdminError {
 /// The error for a prompt or model that cannot be shown.
 pub(crate) fn refused(message: String) -> AdminError {
     AdminError { code: AdminCode::Refused, message, remedy: String::new() }
+}
+
+/// The error for a model whose files are refused.
+pub(crate) fn refused_files(refusal: ModelRefusal) -> AdminError {
+    AdminError { code: AdminCode::Refused, message: refusal.message, remedy: refusal.way_out }
 }
 
 fn to_json(report: &impl Serialize) -> Result<Value, AdminError> {

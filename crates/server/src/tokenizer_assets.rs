@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_catalog::TokenBackend;
-use headrace_checkpoint::Wording;
+use headrace_checkpoint::{ModelRefusal, Wording};
 use headrace_config::ServerSettings;
 use headrace_config::relayed::{RelayedConfig, WordsAt};
 use headrace_domain::{Clock, ModelName, SamplingDefaults};
@@ -17,7 +17,7 @@ use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
 
-use crate::models::{ModelFault, demo_files, recommended_sampling};
+use crate::models::{ModelFault, ServingFault, demo_files, recommended_sampling};
 
 /// The tokenizer assets of every model whose targets get token ids.
 pub type AssetsByModel = BTreeMap<ModelName, Arc<TokenizerAssets>>;
@@ -49,24 +49,22 @@ pub(crate) fn read(config: &ServerSettings) -> Result<AssetsByModel, Vec<ModelFa
         let Some(at) = &model.words else { continue };
         match TokenizerAssets::open(at, model) {
             Ok(assets) => drop(assets_by_model.insert(model.name.clone(), Arc::new(assets))),
-            Err(why) => {
-                let why = format!("model `{}` cannot be served: {why}", model.name);
-                faults.push(ModelFault { setting: model.setting.clone(), why });
-            }
+            Err(why) => faults.push(ModelFault::of_model(&model.setting, &model.name, why)),
         }
     }
     if faults.is_empty() { Ok(assets_by_model) } else { Err(faults) }
 }
 
 impl TokenizerAssets {
-    fn open(at: &WordsAt, model: &RelayedConfig) -> Result<Self, String> {
+    fn open(at: &WordsAt, model: &RelayedConfig) -> Result<Self, ServingFault> {
         let wording = match at {
             WordsAt::Demo => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
             WordsAt::Files(path) => open_wording(path)?,
         };
         let assets = Self::read(&wording, wording.fingerprint(), model.reply)?;
         if assets.context_window.or(model.context_window).is_none() {
-            return Err("its files do not say how long a context may be: add `context_window`".to_owned());
+            let why = "its files do not say how long a context may be: add `context_window`";
+            return Err(why.to_owned().into());
         }
         Ok(assets)
     }
@@ -153,10 +151,6 @@ impl TokenizerAssets {
     }
 }
 
-pub(crate) fn open_wording(path: &Path) -> Result<Wording, String> {
-    Wording::open(path).map_err(|error| match path.is_dir() {
-        true => format!("{}: {error}", path.display()),
-        // The error of a single file begins with its name.
-        false => error.to_string(),
-    })
+pub(crate) fn open_wording(path: &Path) -> Result<Wording, ModelRefusal> {
+    Wording::open(path).map_err(|error| ModelRefusal::of_path(path, &error))
 }

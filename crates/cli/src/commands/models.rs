@@ -26,7 +26,7 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
         ModelsCommand::List(at) => return list::run(at),
         ModelsCommand::Families => {
             families::run();
-            Ok(())
+            Ok(ExitCode::SUCCESS)
         }
         ModelsCommand::Inspect(args) if !args.path.exists() && stored::could_be_a_name(&args.path) => {
             match ModelFolders::of_process().find(&args.path.to_string_lossy()) {
@@ -35,33 +35,35 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
             }
         }
         ModelsCommand::Inspect(args) => inspect(args),
-        ModelsCommand::Make(args) => make::run(args),
-        ModelsCommand::Perplexity(args) => perplexity::run(args),
+        ModelsCommand::Make(args) => make::run(args).map(|()| ExitCode::SUCCESS),
+        ModelsCommand::Perplexity(args) => perplexity::run(args).map(|()| ExitCode::SUCCESS),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => output::fail(&why),
-    }
+    done.unwrap_or_else(|why| output::fail(&why))
 }
 
-/// Prints the facts of a checkpoint.
-fn inspect(args: &InspectArgs) -> Result<(), String> {
+/// Prints the facts of a checkpoint, or why it is refused and what to do.
+fn inspect(args: &InspectArgs) -> Result<ExitCode, String> {
     // Encoders have no option to quantize.
     let quantize =
         if model_facts::is_encoder(&args.path) { None } else { quantized(args.quantize.as_deref())? };
-    if args.json {
-        let facts = model_facts::to_json(Some(&args.path), quantize);
-        let refused = |why: &String| json!({"path": args.path.display().to_string(), "refused": why});
-        output::say(&format!("{:#}\n", facts.as_ref().map_or_else(refused, Clone::clone)));
-        facts?;
-    } else {
-        output::say(&model_facts::to_text(&args.path, quantize)?);
+    if !args.json {
+        output::say(&model_facts::to_text(&args.path, quantize).map_err(|refusal| refusal.to_string())?);
+        return Ok(ExitCode::SUCCESS);
     }
-    Ok(())
+    match model_facts::to_json(Some(&args.path), quantize) {
+        Ok(facts) => {
+            output::say(&format!("{facts:#}\n"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(refusal) => {
+            output::say(&format!("{:#}\n", json!({ "path": args.path, "refused": refusal })));
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }
 
 /// Inspects a model that another program has stored.
-fn inspected(found: &LocalCheckpoint, args: &InspectArgs) -> Result<(), String> {
+fn inspected(found: &LocalCheckpoint, args: &InspectArgs) -> Result<ExitCode, String> {
     if !args.json {
         output::note(&format!("{} is {}'s, at {}", found.name, found.program, found.path.display()));
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, RopeScaling};
+use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, ModelRefusal, RopeScaling};
 use headrace_inspect::Words;
 use headrace_prompt::ReplyFamily;
 use headrace_quant::BlockType;
@@ -17,13 +17,13 @@ use crate::machine;
 use crate::models::{RESERVE_BYTES, open_checkpoint, words_of};
 
 /// Returns the facts as text.
-pub(super) fn to_text(path: &Path, quantize: Option<BlockType>) -> Result<String, String> {
+pub(super) fn to_text(path: &Path, quantize: Option<BlockType>) -> Result<String, ModelRefusal> {
     let checkpoint = open_checkpoint(Some(path))?;
     Ok(CheckpointFacts::of(&checkpoint, quantize)?.text(path))
 }
 
 /// Returns the facts as JSON. `path` is `None` for the model that is built into the program.
-pub(super) fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+pub(super) fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, ModelRefusal> {
     let checkpoint = open_checkpoint(path)?;
     Ok(CheckpointFacts::of(&checkpoint, quantize)?.json(path))
 }
@@ -42,11 +42,22 @@ struct CheckpointFacts<'a> {
     memory: u64,
 }
 
+/// Why weights cannot be put into memory.
+fn unusable(error: &dyn std::fmt::Display) -> ModelRefusal {
+    ModelRefusal {
+        code: "weights_unusable",
+        message: error.to_string(),
+        feature: "the weights".into(),
+        found: error.to_string().into(),
+        nearest: None,
+        way_out: "leave out `--quantize`, or take the model in another format".to_owned(),
+    }
+}
+
 impl<'a> CheckpointFacts<'a> {
-    fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, String> {
+    fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, ModelRefusal> {
         let words = words_of(checkpoint, None)?;
-        let weights =
-            headrace_model::weight_bytes(checkpoint, quantize).map_err(|error| error.to_string())?;
+        let weights = headrace_model::weight_bytes(checkpoint, quantize).map_err(|error| unusable(&error))?;
         let mut types: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();
         for (_, kind, shape, bytes) in checkpoint.stored_tensors() {
             let sum = types.entry(kind).or_default();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use headrace_catalog::EncoderOutput;
-use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ScoreActivation};
+use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ModelRefusal, ScoreActivation};
 use serde_json::{Value, json};
 
 use super::decoder::{bytes, count, tokenizer_kind};
@@ -12,7 +12,7 @@ use crate::encoders::{makes, open};
 use crate::machine;
 
 /// Returns the facts as text.
-pub(super) fn to_text(path: &Path) -> Result<String, String> {
+pub(super) fn to_text(path: &Path) -> Result<String, ModelRefusal> {
     let (checkpoint, tokenizer) = open(path)?;
     let (config, modules) = (checkpoint.config(), checkpoint.modules());
     let made = match (makes(&checkpoint), config.score) {
@@ -63,7 +63,7 @@ pub(super) fn to_text(path: &Path) -> Result<String, String> {
 }
 
 /// Returns the facts as JSON.
-pub(super) fn to_json(path: &Path) -> Result<Value, String> {
+pub(super) fn to_json(path: &Path) -> Result<Value, ModelRefusal> {
     let (checkpoint, _) = open(path)?;
     let (config, modules) = (checkpoint.config(), checkpoint.modules());
     Ok(json!({

@@ -38,7 +38,7 @@ type Way = (ComputeMode, KvType);
 pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     let quantize = quantized(args.quantize.as_deref())?;
     let ways = ways(&args.compute, &args.kv_type)?;
-    let checkpoint = open_checkpoint(args.path.as_deref())?;
+    let checkpoint = open_checkpoint(args.path.as_deref()).map_err(|refusal| refusal.to_string())?;
     let most = checkpoint.config().max_positions;
     let window = args.window.unwrap_or(USUAL_WINDOW.min(most));
     if !(2..=most).contains(&window) {
@@ -46,7 +46,8 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     }
     let text = std::fs::read_to_string(&args.text)
         .map_err(|error| format!("--text {}: {error}", args.text.display()))?;
-    let windows = TextWindows::of(&text, &words_of(&checkpoint, None)?, window, args.limit)?;
+    let words = words_of(&checkpoint, None).map_err(|refusal| refusal.to_string())?;
+    let windows = TextWindows::of(&text, &words, window, args.limit)?;
     let setting = RunSetting {
         checkpoint: &checkpoint,
         isa: Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).map_err(|error| error.to_string())?,
