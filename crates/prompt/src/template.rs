@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{Conversation, UnixNanos};
+use headrace_domain::{Conversation, Message, Role, UnixNanos};
 use headrace_tokenizer::Tokenizer;
 use minijinja::Value;
 
@@ -20,8 +20,12 @@ use crate::rendered::RenderedPrompt;
 use crate::shown::ShownParts;
 use crate::simple;
 use crate::source::TemplateSource;
-use crate::values::{self, MarkedTexts};
+use crate::values::{self, ContentForm, MarkedTexts};
 
+/// A text that shows whether a template writes out the content of messages.
+const PROBE: &str = "Is this text shown?";
+/// The beginning of a part in a list that a template writes out: as Python shows it, and as JSON.
+const WRITTEN_PARTS: [&str; 3] = ["'type': 'text'", "\"type\": \"text\"", "\"type\":\"text\""];
 /// The name of templates in errors if none is given.
 const DEFAULT_NAME: &str = "chat_template";
 
@@ -51,6 +55,8 @@ pub struct ChatTemplate {
     /// Whether the template mentions `strftime_now`.
     uses_time: bool,
     switches: TemplateSwitches,
+    /// How the template reads the content of messages.
+    content: ContentForm,
     pub(crate) shown: ShownParts,
 }
 
@@ -158,9 +164,30 @@ impl ChatTemplate {
         };
         let name = name.to_owned();
         let shown = ShownParts::default();
-        let unknown = Self { compiled, outlines, name, masks, tokens, limits, uses_time, switches, shown };
+        let content = ContentForm::Text;
+        let mut unknown =
+            Self { compiled, outlines, name, masks, tokens, limits, uses_time, switches, content, shown };
+        unknown.find_content_form();
         let shown = ShownParts::by(&|conversation| unknown.rendered_or_nothing(conversation));
         Ok(Self { shown, ..unknown })
+    }
+
+    /// Finds out whether the template reads contents as lists of parts only. Such a template writes nothing of a text,
+    /// or rejects it.
+    fn find_content_form(&mut self) {
+        let messages = vec![Message::text(Role::User, PROBE)];
+        let conversation = Conversation { messages, ..Conversation::default() };
+        if self.rendered_or_nothing(&conversation).contains(PROBE) {
+            return;
+        }
+        let outlines = self.outlines.take();
+        self.content = ContentForm::Parts;
+        let rendered = self.rendered_or_nothing(&conversation);
+        // A template that changes texts would write the list out.
+        let is_written_out = WRITTEN_PARTS.iter().any(|part| rendered.contains(part));
+        if is_written_out || !rendered.contains(PROBE) {
+            (self.outlines, self.content) = (outlines, ContentForm::Text);
+        }
     }
 
     /// Whether offered tools change the prompt. If not, the model would never learn of them.
@@ -277,7 +304,7 @@ impl ChatTemplate {
         let mut strings = values::strings(conversation);
         strings.extend(options.reasoning.and_then(|wish| wish.effort.as_deref()));
         let masker = Masker::new(&self.masks, strings)?;
-        let messages = values::messages(conversation, marks, &masker);
+        let messages = values::messages(conversation, self.content, marks, &masker);
         let tools = values::tools(conversation, &conversation.tools, marks, &masker);
         let offers_tools = !tools.is_none();
         let extra = values::variables(conversation, options.reasoning, &masker);

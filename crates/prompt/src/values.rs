@@ -128,18 +128,50 @@ impl MarkedTexts {
     }
 }
 
+/// How a template reads the content of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContentForm {
+    /// As a text.
+    Text,
+    /// As a list of parts, each with its `type`. Templates of models that also take images often read only this form.
+    Parts,
+}
+
+impl ContentForm {
+    /// Returns a content in this form.
+    fn of(self, text: Value) -> Value {
+        match self {
+            Self::Text => text,
+            Self::Parts => {
+                [Value::from_pairs([("type", Value::from("text")), ("text", text)])].into_iter().collect()
+            }
+        }
+    }
+}
+
 /// Returns the messages as `transformers` presents them: absent fields left out, `reasoning` under its two usual names.
-pub(crate) fn messages(conversation: &Conversation, marks: MarkedTexts, masker: &Masker<'_>) -> Value {
+pub(crate) fn messages(
+    conversation: &Conversation,
+    form: ContentForm,
+    marks: MarkedTexts,
+    masker: &Masker<'_>,
+) -> Value {
     let last = conversation.messages.len();
     let message = |(at, message): (usize, &Message)| {
         let marks =
             if marks == MarkedTexts::End && at.saturating_add(1) != last { MarkedTexts::None } else { marks };
-        self::message(at, message, marks, masker)
+        self::message(at, message, form, marks, masker)
     };
     conversation.messages.iter().enumerate().map(message).collect()
 }
 
-fn message(at: usize, message: &Message, marks: MarkedTexts, masker: &Masker<'_>) -> Value {
+fn message(
+    at: usize,
+    message: &Message,
+    form: ContentForm,
+    marks: MarkedTexts,
+    masker: &Masker<'_>,
+) -> Value {
     let mut fields = FieldList::with_capacity(2);
     fields.put("role", Value::from(message.role.name()));
     let texts = [
@@ -152,8 +184,8 @@ fn message(at: usize, message: &Message, marks: MarkedTexts, masker: &Masker<'_>
     for (key, text) in texts {
         let Some(text) = text else { continue };
         let value = match marks {
-            MarkedTexts::End if key == "content" => Value::from(masker.mask_with_end(text)),
-            marks if key == "content" => marks.text(PromptPart::Message(at), text, masker),
+            MarkedTexts::End if key == "content" => form.of(Value::from(masker.mask_with_end(text))),
+            marks if key == "content" => form.of(marks.text(PromptPart::Message(at), text, masker)),
             marks if key.starts_with("reasoning") => marks.text(PromptPart::Reasoning(at), text, masker),
             _ => self::text(text, masker),
         };

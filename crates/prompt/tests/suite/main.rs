@@ -13,6 +13,8 @@ mod jinja2;
 #[cfg(test)]
 mod oracle;
 #[cfg(test)]
+mod parts;
+#[cfg(test)]
 mod places;
 #[cfg(test)]
 mod published;
