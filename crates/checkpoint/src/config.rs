@@ -1,7 +1,7 @@
 //! `config.json` → [`ModelConfig`]. Sizes must be within named limits. Every field that would change the output and is
 //! not supported is refused by name. Defaults are those of the architecture's class in transformers.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::config_file::CONFIG_FILE;
 use crate::decoder::{Architecture, ModelConfig, families, refusal_reason};
@@ -24,7 +24,7 @@ impl ModelConfig {
         let name = class(&Fields::new(CONFIG_FILE, members))?;
         match Architecture::wraps_text(name) {
             true => {
-                let text = text_members(members)?;
+                let text = text_members(members, name)?;
                 families::read(wrapped_architecture(&Fields::new(CONFIG_FILE, &text), name)?, &text)
             }
             false => families::read(architecture(&Fields::new(CONFIG_FILE, members), name)?, members),
@@ -42,18 +42,45 @@ impl ModelConfig {
 
 /// The members of the text model of a model that also takes images: `text_config`, with what the outer object says about
 /// tokens and weights.
-fn text_members(members: &Map<String, Value>) -> Result<Map<String, Value>, CheckpointError> {
+fn text_members(members: &Map<String, Value>, class: &str) -> Result<Map<String, Value>, CheckpointError> {
     let fields = Fields::new(CONFIG_FILE, members);
-    let Some(Value::Object(text)) = members.get("text_config") else {
-        return Err(fields.missing("text_config"));
+    // Before transformers 4.52, these classes had the text model's fields beside `vision_config`.
+    let is_flat = matches!(class, "Qwen2VLForConditionalGeneration" | "Qwen2_5_VLForConditionalGeneration");
+    let mut text = match members.get("text_config") {
+        Some(Value::Object(text)) => text.clone(),
+        None if is_flat => members.clone(),
+        _ => return Err(fields.missing("text_config")),
     };
-    let mut text = text.clone();
     for field in ["bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config"] {
         if let Some(value) = members.get(field).filter(|value| !value.is_null()) {
             text.insert(field.to_owned(), value.clone());
         }
     }
+    let model_type = text.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    for (field, value) in text_defaults(model_type).as_object().into_iter().flatten() {
+        text.entry(field.as_str()).or_insert_with(|| value.clone());
+    }
     Ok(text)
+}
+
+/// What the class of a text model assumes where it differs from the class of the same model alone, or where the model
+/// alone must say it. A text model within another often leaves out what is as its class has it.
+fn text_defaults(model_type: &str) -> Value {
+    match model_type {
+        "llama" => json!({
+            "hidden_size": 4_096, "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "vocab_size": 32_000,
+        }),
+        "mistral" => json!({
+            "hidden_size": 4_096, "intermediate_size": 14_336, "num_hidden_layers": 32, "num_attention_heads": 32,
+            "vocab_size": 32_000,
+        }),
+        "qwen2_vl" | "qwen2_vl_text" | "qwen2_5_vl" | "qwen2_5_vl_text" => {
+            json!({ "num_key_value_heads": 8, "rms_norm_eps": 1e-5 })
+        }
+        "qwen3_vl_text" => json!({ "max_position_embeddings": 128_000 }),
+        _ => Value::Null,
+    }
 }
 
 /// Sizes that must be known of a model of any architecture that an upstream computes.

@@ -59,8 +59,12 @@ pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
 /// Returns the name of a tensor in a checkpoint of the text model alone, if `name` is another: the name within a model
 /// that also takes images, or a name without the usual beginning.
 fn text_model_name(name: &str, architecture: Architecture) -> Option<String> {
-    const WITHIN: [(&str, &str); 3] =
-        [("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.", "")];
+    const WITHIN: [(&str, &str); 4] = [
+        ("language_model.model.", "model."),
+        ("model.language_model.", "model."),
+        ("model.text_model.", "model."),
+        ("language_model.", ""),
+    ];
     for (within, alone) in WITHIN {
         if let Some(rest) = name.strip_prefix(within) {
             return Some(format!("{alone}{rest}"));

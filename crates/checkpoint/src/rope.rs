@@ -162,7 +162,8 @@ fn scaling(fields: &Fields<'_>, original: Option<usize>) -> Result<RopeScaling, 
     // Configurations from before transformers 4.43 use the key `type`.
     let key = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     match fields.text(key)? {
-        None | Some("default") => Ok(RopeScaling::None),
+        // Sections for three coordinates. A token of a text has the same position in each, so they change nothing.
+        None | Some("default" | "mrope") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: factor(fields)? }),
         Some("llama3") => llama3(fields),
         Some("yarn") => yarn(fields, original),

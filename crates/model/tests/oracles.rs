@@ -24,7 +24,7 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 62] = [
+const CHECKPOINTS: [&str; 65] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -73,6 +73,7 @@ const CHECKPOINTS: [&str; 62] = [
     "qwen2-awq",
     "qwen2-moe",
     "qwen2-moe-ct-w4a16",
+    "qwen25-vl",
     "qwen3",
     "qwen3-fp8",
     "qwen3-gptq",
@@ -80,10 +81,12 @@ const CHECKPOINTS: [&str; 62] = [
     "qwen3-moe-fp8",
     "qwen3-next",
     "qwen3-tied",
+    "qwen3-vl",
     "qwen35",
     "qwen35-cond",
     "qwen35-moe",
     "smollm3",
+    "smolvlm",
     "stablelm",
     "stablelm-parallel",
     "starcoder2",

@@ -177,12 +177,32 @@ const ALL: &[ArchitectureNames] = &[
 /// Architectures that GGUF files are read of.
 const GGUF: &[Architecture] = &[Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
 
-/// Classes of models that also take images. Their text model is described in `text_config`.
+/// Classes of models that also take images. Their text model is described in `text_config`, and for a text without
+/// images it computes what a model of its own would.
 const WITH_TEXT_MODEL: &[&str] = &[
     "Gemma3ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "LightOnOcrForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
     "Mistral3ForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+];
+
+/// Names of text models within such models, where they differ from `model_type` of the model alone.
+const TEXT_MODEL_TYPES: &[(&str, Architecture)] = &[
+    ("qwen2_vl", Architecture::Qwen2),
+    ("qwen2_vl_text", Architecture::Qwen2),
+    ("qwen2_5_vl", Architecture::Qwen2),
+    ("qwen2_5_vl_text", Architecture::Qwen2),
+    ("qwen3_vl_text", Architecture::Qwen3),
 ];
 
 /// Further values of `model_type` that files of a class have.
@@ -250,9 +270,16 @@ impl Architecture {
         GGUF.iter().map(|architecture| architecture.gguf_name()).collect()
     }
 
-    /// Returns the architecture with this `model_type`.
+    /// Returns the architecture with this `model_type`, also if it is the one of a text model within another model.
     pub(crate) fn from_model_type(name: &str) -> Option<Self> {
-        ALL.iter().find(|names| names.model_type == name).map(|names| names.architecture)
+        let alone = ALL.iter().find(|names| names.model_type == name).map(|names| names.architecture);
+        let within = TEXT_MODEL_TYPES.iter().find(|(within, _)| *within == name);
+        alone.or(within.map(|(_, architecture)| *architecture))
+    }
+
+    /// Classes of models that also take images, and that are computed for text.
+    pub const fn classes_with_text_model() -> &'static [&'static str] {
+        WITH_TEXT_MODEL
     }
 
     /// Whether models of this class have a text model inside, whose configuration is `text_config`.

@@ -23,6 +23,8 @@ mod support;
 #[cfg(test)]
 mod tensors;
 #[cfg(test)]
+mod text_models;
+#[cfg(test)]
 mod tokenizer;
 #[cfg(test)]
 mod wording;

@@ -76,6 +76,17 @@ MODELS = {
                                  first_k_dense_replace=1, routed_scaling_factor=1.5, num_mtp_layers=0)),
 }
 
+# Models that also take images, with the text model and the smallest vision tower. Only texts are compared.
+TOWER = dict(hidden_size=16, num_attention_heads=2, intermediate_size=24, num_hidden_layers=1, image_size=28, patch_size=14)
+SECTIONS = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 2, 2])
+QWEN_TOWER = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=24, out_hidden_size=48)
+WITH_TEXT_MODEL = {
+    "qwen25-vl": ("Qwen2_5_VL", dict(GROUPED, rope_parameters=SECTIONS), dict(QWEN_TOWER, fullatt_block_indexes=[0])),
+    "qwen3-vl": ("Qwen3VL", dict(GROUPED, head_dim=12, rope_parameters=dict(SECTIONS, mrope_interleaved=True)),
+                 dict(QWEN_TOWER, deepstack_visual_indexes=[0], num_position_embeddings=16)),
+    "smolvlm": ("SmolVLM", dict(GROUPED, model_type="llama"), TOWER),
+}
+
 
 def randomize(model, seed):
     random = torch.Generator().manual_seed(seed)
@@ -142,11 +153,34 @@ def old_spelling(config):
     return config
 
 
-def save(name, seed):
-    kind, more = MODELS[name]
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **more})
+def old_spelling_with_text(config):
+    """The same for a model that also takes images. Those of Qwen2-VL and Qwen2.5-VL had no object for the text model."""
+    dtype = config.pop("dtype")
+    text = dict(config.pop("text_config"), dtype=dtype)
+    sections = {key: value for key, value in text["rope_parameters"].items() if key.startswith("mrope")}
+    text = old_spelling(text)
+    if config["model_type"] == "qwen2_5_vl":
+        return {**text, **config, "rope_scaling": {"type": "mrope", **sections}}
+    if sections:
+        text["rope_scaling"] = {"rope_type": "default", **sections}
+    return {**config, "text_config": text, "torch_dtype": dtype}
+
+
+def new_model(name):
+    if name in WITH_TEXT_MODEL:
+        kind, more, tower = WITH_TEXT_MODEL[name]
+        image = dict(image_token_id=190) | (dict(video_token_id=189, vision_start_token_id=188, vision_end_token_id=187) if "VL" in kind and kind != "SmolVLM" else {})
+        config = getattr(transformers, f"{kind}Config")(text_config={**SIZES, **more}, vision_config=tower, tie_word_embeddings=False, **image)
+        end = "ForConditionalGeneration"
+    else:
+        kind, more = MODELS[name]
+        config, end = getattr(transformers, f"{kind}Config")(**{**SIZES, **more}), "ForCausalLM"
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval().float()
+    return getattr(transformers, f"{kind}{end}")(config).eval().float()
+
+
+def save(name, seed):
+    model = new_model(name)
     randomize(model, seed)
     folder = pathlib.Path(name)
     shutil.rmtree(folder, ignore_errors=True)
@@ -155,7 +189,7 @@ def save(name, seed):
     model = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     new = json.loads((folder / "config.json").read_text())
     (folder / "config.v5.json").write_text(json.dumps(new, indent=1) + "\n")
-    (folder / "config.json").write_text(json.dumps(old_spelling(new), indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps((old_spelling_with_text if name in WITH_TEXT_MODEL else old_spelling)(new), indent=1) + "\n")
     for path in folder.iterdir():
         if path.name not in ("config.json", "config.v5.json", "model.safetensors"):
             path.unlink()
@@ -166,6 +200,6 @@ def save(name, seed):
     print(name, min(min(case["gaps"]) for case in cases))
 
 
-for seed, name in enumerate(MODELS):
+for seed, name in enumerate([*MODELS, *WITH_TEXT_MODEL]):
     if len(sys.argv) == 1 or name in sys.argv[1:]:
         save(name, 100 + seed)
