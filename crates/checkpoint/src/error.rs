@@ -5,6 +5,11 @@ use std::fmt;
 use std::path::Path;
 
 use crate::limits::MAX_SHOWN_CHARS;
+use crate::missing::missing_feature;
+
+/// What is supported instead of a field that the architecture does not read.
+pub(crate) const NO_SUCH_OPTION: &str =
+    "the architecture has no such option, and a model that needs it would answer otherwise";
 
 /// Why a checkpoint, or one of its tensors, was refused.
 #[derive(Debug)]
@@ -135,7 +140,8 @@ impl fmt::Display for CheckpointError {
             Self::Field { file, field, problem } => write!(f, "{file}: field \"{field}\": {problem}"),
             Self::UnsupportedArchitecture { found, supported } => write!(
                 f,
-                "config.json: field \"architectures\": {found} is not supported; supported are {}",
+                "config.json: field \"architectures\": {} is not supported; supported are {}",
+                with_needs(found, found),
                 supported.join(", ")
             ),
             Self::UnsupportedFeature { file, field, found, supported } => {
@@ -151,6 +157,14 @@ impl std::error::Error for CheckpointError {
             Self::Io { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+/// Returns the text that shows an architecture, with what it needs and is not computed.
+pub(crate) fn with_needs(text: &str, architecture: &str) -> String {
+    match missing_feature(architecture) {
+        Some(feature) => format!("{text} (it needs {feature})"),
+        None => text.to_owned(),
     }
 }
 

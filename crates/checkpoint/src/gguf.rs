@@ -22,6 +22,7 @@ use crate::limits::{
 };
 use crate::weights::tensor_error;
 
+pub(crate) use config::ARCHITECTURE_KEY;
 use cursor::Cursor;
 pub use names::{from_hugging_face, to_hugging_face};
 pub use tensor_type::TensorType;

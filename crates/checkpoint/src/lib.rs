@@ -17,6 +17,7 @@ mod identity;
 mod inventory;
 mod json;
 pub mod limits;
+mod missing;
 mod parts;
 mod recipe;
 mod refusal;

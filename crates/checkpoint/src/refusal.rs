@@ -5,11 +5,15 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::error::CheckpointError;
+use crate::decoder::Architecture;
+use crate::error::{CheckpointError, NO_SUCH_OPTION};
+use crate::gguf::ARCHITECTURE_KEY;
 
 /// What to do about an architecture that no engine here computes.
 const OTHER_SERVER: &str = "serve it with another server (vLLM, SGLang, llama.cpp) and put this one in front of it: \
                             `headrace up --upstream NAME=KIND:URL`";
+/// The text between a type of weights and the types that are read, in messages.
+const NOT_SUPPORTED: &str = " is not supported; ";
 /// What to do about a broken file.
 const DOWNLOAD: &str = "download the file again";
 
@@ -83,6 +87,16 @@ impl From<&CheckpointError> for ModelRefusal {
             CheckpointError::Header { file, problem } => {
                 of("file_broken", file.clone(), problem, DOWNLOAD.to_owned())
             }
+            CheckpointError::Tensor { file, tensor, field: "dtype", problem }
+                if problem.contains(NOT_SUPPORTED) =>
+            {
+                let (found, supported) = problem.split_once(NOT_SUPPORTED).unwrap_or((problem.as_str(), ""));
+                let nearest = Nearest::of(found, supported);
+                let way_out =
+                    format!("take the model with weights of a type that is read, or {OTHER_SERVER}");
+                let refusal = of("feature_unsupported", field(file, tensor), found, way_out);
+                Self { nearest: nearest.shown(), ..refusal }
+            }
             CheckpointError::Tensor { file, tensor, problem, .. } => {
                 let way_out = "take config.json and the weights from one repository; if they are, download the weights again";
                 of("weights_contradict", field(file, tensor), problem, way_out.to_owned())
@@ -93,47 +107,105 @@ impl From<&CheckpointError> for ModelRefusal {
             }
             CheckpointError::UnsupportedArchitecture { found, supported } => {
                 let nearest = nearest(found, supported.iter().copied());
-                let way_out = match nearest {
-                    Some(name) => {
-                        format!("take a model of the nearest architecture, {name}, or {OTHER_SERVER}")
-                    }
-                    None => OTHER_SERVER.to_owned(),
-                };
+                let way_out = nearest.map_or_else(
+                    || OTHER_SERVER.to_owned(),
+                    |name| format!("take a model of the nearest architecture, {name}, or {OTHER_SERVER}"),
+                );
                 let refusal =
                     of("architecture_unsupported", "config.json: architectures".to_owned(), found, way_out);
                 Self { nearest: nearest.map(str::to_owned), ..refusal }
             }
             CheckpointError::UnsupportedFeature { file, field: path, found, supported } => {
-                let mut way_out = OTHER_SERVER.to_owned();
-                // A GGUF file names only some of the ways in which texts are split.
-                if path.starts_with("tokenizer.") {
-                    way_out = format!(
-                        "serve the model's Hugging Face directory, in which tokenizer.json describes them, or {way_out}"
-                    );
-                }
-                let near = nearest(found.trim_matches('"'), names(supported).into_iter());
-                if let Some(name) = near {
-                    way_out = format!("take a model with the nearest, {name}, or {way_out}");
-                }
-                let refusal = of("feature_unsupported", field(file, path), found, way_out);
-                // Without a list of names, the description of what is supported is the nearest.
-                let nearest = near.map_or_else(|| supported.clone(), str::to_owned);
-                Self { nearest: Some(nearest), ..refusal }
+                let nearest = Nearest::of(found, supported);
+                let refusal = of(
+                    "feature_unsupported",
+                    field(file, path),
+                    found,
+                    way_out(path, found, supported, &nearest),
+                );
+                Self { nearest: nearest.shown(), ..refusal }
             }
         }
     }
 }
 
+/// Returns what to do about a value of a configuration or of metadata that is not supported.
+fn way_out(path: &str, found: &str, supported: &str, nearest: &Nearest<'_>) -> String {
+    let plain = plain(found);
+    let computed = Architecture::all().find(|architecture| architecture.gguf_name() == plain);
+    let first = match (path, computed) {
+        (ARCHITECTURE_KEY, Some(architecture)) => format!(
+            "serve the model's Hugging Face directory, as {} is computed from config.json and safetensors",
+            architecture.hf_name()
+        ),
+        // A GGUF file names only some of the ways in which texts are split.
+        _ if path.starts_with("tokenizer.") => {
+            "serve the model's Hugging Face directory, in which tokenizer.json describes them".to_owned()
+        }
+        _ if supported == NO_SUCH_OPTION => {
+            "take config.json from the model's repository, unchanged, if it is not".to_owned()
+        }
+        _ => match nearest {
+            Nearest::Name(name) => format!("take a model with the nearest, {name}"),
+            Nearest::Description(_) | Nearest::None => return OTHER_SERVER.to_owned(),
+        },
+    };
+    format!("{first}; or {OTHER_SERVER}")
+}
+
+/// The nearest supported value.
+enum Nearest<'s> {
+    /// One of the names that are supported.
+    Name(&'s str),
+    /// What is supported, if it has no names or none is similar.
+    Description(&'s str),
+    /// Nothing similar.
+    None,
+}
+
+impl<'s> Nearest<'s> {
+    /// Finds the nearest in a description of what is supported: `supported are a, b and c`, or `"silu" is`.
+    fn of(found: &str, supported: &'s str) -> Self {
+        if supported == NO_SUCH_OPTION {
+            return Self::None;
+        }
+        if let Some(name) = nearest(plain(found), names(supported).into_iter()) {
+            return Self::Name(name);
+        }
+        let described = supported.split(';').next().unwrap_or_default();
+        let described = described.strip_prefix("supported are ").unwrap_or(described);
+        let ends = [" are read", " is read", " are", " is"];
+        let described = ends.iter().find_map(|end| described.strip_suffix(end)).unwrap_or(described);
+        let alone = described.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+        Self::Description(alone.filter(|name| !name.contains('"')).unwrap_or(described))
+    }
+
+    fn shown(&self) -> Option<String> {
+        match self {
+            Self::Name(text) | Self::Description(text) => Some((*text).to_owned()),
+            Self::None => None,
+        }
+    }
+}
+
+/// Returns a name as it is found, without quotes and without what it needs.
+fn plain(found: &str) -> &str {
+    found.split(" (").next().unwrap_or_default().trim_matches('"')
+}
+
 /// Returns the names in a description of what is supported: `supported are a, b and c`.
 fn names(supported: &str) -> Vec<&str> {
-    let list = supported.strip_prefix("supported are ").unwrap_or("");
+    let list = supported.split("supported are ").nth(1).unwrap_or("");
     let names = list.split([',', ' ']).map(|name| name.trim_matches('"'));
     names.filter(|name| !matches!(*name, "" | "and" | "or")).collect()
 }
 
 /// Returns the name that is most like `found`. `None` if more than half of it would have to change.
 fn nearest<'s>(found: &str, supported: impl Iterator<Item = &'s str>) -> Option<&'s str> {
-    let stem = |name: &str| name.trim_end_matches("ForCausalLM").to_lowercase();
+    let stem = |name: &str| {
+        let name = name.strip_suffix("ForConditionalGeneration").unwrap_or(name);
+        name.strip_suffix("ForCausalLM").unwrap_or(name).to_lowercase()
+    };
     let found = stem(found);
     let distances = supported.map(|name| (distance(&found, &stem(name)), name));
     let (distance, name) = distances.min_by_key(|(distance, _)| *distance)?;
@@ -162,12 +234,14 @@ fn distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::missing::missing_feature;
 
     #[test]
     fn the_nearest_name_is_the_most_similar() {
         let known = ["LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"];
         for (found, expected) in [
             ("Llama4ForCausalLM", Some("LlamaForCausalLM")),
+            ("Llama4ForConditionalGeneration", Some("LlamaForCausalLM")),
             ("Qwen3NextMoeForCausalLM", Some("Qwen3MoeForCausalLM")),
             ("Qwen4ForCausalLM", Some("Qwen2ForCausalLM")),
             ("Gpt9ForCausalLM", None),
@@ -210,8 +284,61 @@ mod tests {
             (
                 unsupported("hidden_act", "\"gelu\"", "\"silu\" is"),
                 "feature_unsupported",
-                Some("\"silu\" is"),
+                Some("silu"),
                 "--upstream",
+            ),
+            (
+                unsupported(
+                    "rope_scaling.type",
+                    "\"dynamic\"",
+                    "supported are default, linear, llama3, yarn",
+                ),
+                "feature_unsupported",
+                Some("default, linear, llama3, yarn"),
+                "--upstream",
+            ),
+            (
+                unsupported("quant_method", "\"exl3\"", "\"fp8\" (e4m3) and \"awq\" are read; take a copy"),
+                "feature_unsupported",
+                Some("\"fp8\" (e4m3) and \"awq\""),
+                "--upstream",
+            ),
+            (
+                unsupported("num_experts", "8", NO_SUCH_OPTION),
+                "feature_unsupported",
+                None,
+                "config.json from the model's repository",
+            ),
+            (
+                unsupported(
+                    ARCHITECTURE_KEY,
+                    "\"cohere2\"",
+                    "supported are \"llama\", \"qwen2\" and \"qwen3\"",
+                ),
+                "feature_unsupported",
+                Some("\"llama\", \"qwen2\" and \"qwen3\""),
+                "Cohere2ForCausalLM is computed",
+            ),
+            (
+                unsupported(
+                    ARCHITECTURE_KEY,
+                    "\"llama4\" (it needs chunks)",
+                    "supported are \"llama\" and \"qwen2\"",
+                ),
+                "feature_unsupported",
+                Some("llama"),
+                "take a model with the nearest, llama",
+            ),
+            (
+                CheckpointError::Tensor {
+                    file: text(),
+                    tensor: text(),
+                    field: "dtype",
+                    problem: "Q1_0 is not supported; supported are F32, Q4_0 and Q4_K".to_owned(),
+                },
+                "feature_unsupported",
+                Some("Q4_0"),
+                "weights of a type that is read",
             ),
             (
                 CheckpointError::MissingFile { file: text(), remedy: "fetch it".to_owned() },
@@ -233,6 +360,18 @@ mod tests {
             assert_eq!(refusal.message, error.to_string());
             let shown = refusal.at(&"place").to_string();
             assert!(shown.starts_with("place: ") && shown.contains("\n  try: "), "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_is_computed_is_not_known_as_missing() {
+        for architecture in Architecture::all() {
+            for name in [architecture.hf_name(), architecture.gguf_name()] {
+                assert_eq!(missing_feature(name), None, "{name}");
+            }
+        }
+        for class in Architecture::classes_with_text_model() {
+            assert_eq!(missing_feature(class), None, "{class}");
         }
     }
 }

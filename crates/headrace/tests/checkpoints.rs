@@ -280,8 +280,9 @@ const REFUSED: &[Refused] = &[
         "",
         "feature_unsupported",
         "config.json: hidden_act",
-        Some("\"silu\" is"),
+        Some("silu"),
     ),
+    (|config| config["num_experts"] = json!(8), "", "feature_unsupported", "config.json: num_experts", None),
     (|_| (), "model.safetensors", "file_missing", "model.safetensors", None),
 ];
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::decoder::{Architecture, ModelConfig, UniformConfig};
-use crate::error::CheckpointError;
+use crate::error::{CheckpointError, shown, with_needs};
 use crate::generation::GenerationDefaults;
 use crate::limits;
 use crate::rope::{DEFAULT_THETA, Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW};
@@ -25,7 +25,8 @@ pub(super) struct Found {
     pub(super) rope_factors: Option<Arc<[f32]>>,
 }
 
-const ARCHITECTURE_KEY: &str = "general.architecture";
+/// The key of the architecture.
+pub(crate) const ARCHITECTURE_KEY: &str = "general.architecture";
 
 /// Reads the model's architecture.
 pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointError> {
@@ -38,8 +39,8 @@ pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointErr
     match meta.text(ARCHITECTURE_KEY)? {
         None => Err(meta.missing(ARCHITECTURE_KEY)),
         Some(name) => Architecture::from_gguf_name(name).ok_or_else(|| {
-            let found = Value::Text(name.to_owned());
-            meta.unsupported(ARCHITECTURE_KEY, &found, &supported())
+            let found = with_needs(&format!("\"{}\"", shown(name)), name);
+            meta.unsupported_as(ARCHITECTURE_KEY, found, &supported())
         }),
     }
 }

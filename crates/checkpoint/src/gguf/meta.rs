@@ -158,10 +158,15 @@ impl<'a> Meta<'a> {
 
     /// The error for a valid value that is not supported.
     pub(super) fn unsupported(&self, key: &str, found: &Value, supported: &str) -> CheckpointError {
+        self.unsupported_as(key, found.shown(), supported)
+    }
+
+    /// Like [`Meta::unsupported`]. `found` is the value as the message shows it.
+    pub(super) fn unsupported_as(&self, key: &str, found: String, supported: &str) -> CheckpointError {
         CheckpointError::UnsupportedFeature {
             file: self.file.to_owned(),
             field: key.to_owned(),
-            found: found.shown(),
+            found,
             supported: supported.to_owned(),
         }
     }
