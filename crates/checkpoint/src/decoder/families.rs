@@ -17,6 +17,7 @@ mod olmo;
 mod parallel;
 mod phi;
 mod qwen_hybrid;
+mod unread;
 
 use serde_json::{Map, Value};
 
@@ -71,6 +72,6 @@ pub(crate) fn read(
         Architecture::Glm4MoeLite => deepseek::glm_flash(&fields),
         Architecture::Glm4Moe => deepseek::glm(&fields),
     }?;
-    facts::refuse_unread(&fields, &known)?;
+    unread::refuse_unread(&fields, &known)?;
     Ok(config)
 }

@@ -215,6 +215,11 @@ fn a_field_that_changes_other_architectures_is_refused_by_name() {
         ("kv_lora_rank", json!(512)),
         ("no_rope_layers", json!([1, 0])),
         ("logit_scale", json!(0.0625)),
+        ("is_causal", json!(false)),
+        ("mlp_multipliers", json!([1.0, 0.5])),
+        ("routed_scaling_factor", json!(2.5)),
+        ("attention_chunk_size", json!(8192)),
+        ("use_post_norm", json!(true)),
     ] {
         let error = Files::good().config(field, value).open().unwrap_err();
         let CheckpointError::UnsupportedFeature { field: named, .. } = &error else {
@@ -228,6 +233,11 @@ fn a_field_that_changes_other_architectures_is_refused_by_name() {
         ("embedding_multiplier", json!(1.0)),
         ("no_rope_layers", json!([])),
         ("use_qk_norm", json!(false)),
+        ("is_causal", json!(true)),
+        ("mlp_multipliers", json!([1.0, 1])),
+        ("routed_scaling_factor", json!(1)),
+        ("attention_chunk_size", json!(null)),
+        ("use_post_norm", json!(false)),
     ] {
         Files::good().config(field, neutral).open().unwrap_or_else(|error| panic!("{field}: {error}"));
     }

@@ -10,7 +10,7 @@ use crate::decoder::{
     PlainFeed, RotaryConfig, RotaryPairs, RowPick, RowSource, SizeField,
 };
 use crate::error::CheckpointError;
-use crate::fields::{Fields, ReadFields};
+use crate::fields::Fields;
 use crate::limits;
 use crate::rope::Rope;
 
@@ -505,72 +505,4 @@ pub(super) fn with_neighbouring_pairs(mut attention: AttentionConfig, rotated: u
         }
     }
     attention
-}
-
-/// Fields that change the arithmetic of some architecture, each with its neutral value. One that no code has read is
-/// refused unless it is neutral.
-const ARITHMETIC_FIELDS: &[(&str, NeutralValue)] = &[
-    ("attn_logit_softcapping", NeutralValue::Zero),
-    ("final_logit_softcapping", NeutralValue::Zero),
-    ("num_experts", NeutralValue::Zero),
-    ("num_local_experts", NeutralValue::Zero),
-    ("n_routed_experts", NeutralValue::Zero),
-    ("moe_intermediate_size", NeutralValue::Zero),
-    ("embedding_multiplier", NeutralValue::One),
-    ("attention_multiplier", NeutralValue::Zero),
-    ("residual_multiplier", NeutralValue::One),
-    ("logits_scaling", NeutralValue::One),
-    ("logit_scale", NeutralValue::One),
-    ("partial_rotary_factor", NeutralValue::One),
-    ("rotary_pct", NeutralValue::One),
-    ("clip_qkv", NeutralValue::Zero),
-    ("query_pre_attn_scalar", NeutralValue::Zero),
-    ("no_rope_layers", NeutralValue::Zero),
-    ("use_qk_norm", NeutralValue::Zero),
-    ("qk_layernorm", NeutralValue::Zero),
-    ("alibi", NeutralValue::Zero),
-    ("attn_output_gate", NeutralValue::Zero),
-    ("attention_k_eq_v", NeutralValue::Zero),
-    ("enable_moe_block", NeutralValue::Zero),
-    ("hidden_size_per_layer_input", NeutralValue::Zero),
-    ("num_kv_shared_layers", NeutralValue::Zero),
-    ("kv_lora_rank", NeutralValue::Zero),
-    ("q_lora_rank", NeutralValue::Zero),
-    ("mamba_d_state", NeutralValue::Zero),
-    ("ssm_state_size", NeutralValue::Zero),
-    ("linear_num_value_heads", NeutralValue::Zero),
-    ("conv_L_cache", NeutralValue::Zero),
-    ("hybrid_override_pattern", NeutralValue::Zero),
-    ("moe_latent_size", NeutralValue::Zero),
-    ("use_bidirectional_attention", NeutralValue::Zero),
-    ("scale_attn_by_inverse_layer_idx", NeutralValue::Zero),
-    ("rope_local_base_freq", NeutralValue::Zero),
-];
-
-/// A value that changes nothing.
-#[derive(Clone, Copy)]
-enum NeutralValue {
-    /// 0, false, null or an empty list.
-    Zero,
-    /// 1.
-    One,
-}
-
-/// Refuses a field that changes the arithmetic and that was not read.
-pub(super) fn refuse_unread(fields: &Fields<'_>, read: &ReadFields) -> Result<(), CheckpointError> {
-    for (field, neutral) in ARITHMETIC_FIELDS {
-        let Some(value) = fields.peek(field).filter(|_| !read.has(field)) else { continue };
-        let is_neutral = match (neutral, value) {
-            (NeutralValue::Zero, Value::Bool(on)) => !on,
-            (NeutralValue::Zero, Value::Array(items)) => items.is_empty(),
-            (NeutralValue::Zero, number) => number.as_f64() == Some(0.0),
-            (NeutralValue::One, number) => number.as_f64() == Some(1.0),
-        };
-        if !is_neutral {
-            let supported =
-                "the architecture has no such option, and a model that needs it would answer otherwise";
-            return Err(fields.unsupported(field, value, supported));
-        }
-    }
-    Ok(())
 }
