@@ -26,6 +26,7 @@ pub(crate) use config::ARCHITECTURE_KEY;
 use cursor::Cursor;
 pub use names::{from_hugging_face, to_hugging_face};
 pub use tensor_type::TensorType;
+pub use tokenizer::pre_tokenizers;
 pub use value::{NumberKind, Numbers, Texts, Value};
 
 /// The first four bytes of a file.

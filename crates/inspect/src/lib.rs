@@ -14,4 +14,4 @@ pub use draw::{DrawOptions, draw_prompt, draw_tokens, printable};
 pub use finding::{Diagnosis, Examined, Facts, Finding, Severity};
 pub use prompt_report::{PromptReport, PromptReportError, SeenPart, Spelled, prompt_report};
 pub use token::{SeenToken, TokenKind, TokenList, token_list};
-pub use words::{Words, WordsError};
+pub use words::{Words, WordsError, call_notations};

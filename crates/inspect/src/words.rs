@@ -66,6 +66,11 @@ impl From<&WordsError> for ModelRefusal {
     }
 }
 
+/// Returns the notations of tool calls: the name in the configuration, and well-known models that write it.
+pub fn call_notations() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ReplyFamily::ALL.into_iter().map(|family| (family.name(), family.models()))
+}
+
 impl Words {
     /// Reads a `tokenizer.json`, its configuration, and a chat template. `family` is the notation of tool calls. If it
     /// is `None`, the template determines the notation.

@@ -220,6 +220,46 @@ impl ReplyFamily {
         }
     }
 
+    /// Returns well-known models that write calls in this way, for people.
+    pub const fn models(self) -> &'static str {
+        match self {
+            Self::Plain => "models without tool calls",
+            Self::Hermes => "Qwen2.5, Qwen3, Hermes, Granite 4, SmolLM3",
+            Self::QwenXml => "Qwen3-Coder, Qwen3.5, Nemotron 3",
+            Self::LlamaJson => "Llama 3.1 to 3.3",
+            Self::Pythonic => "Llama 3.2 and 4, LFM2",
+            Self::MistralArray => "Mistral before tokenizer version 11",
+            Self::Mistral => "Mistral from tokenizer version 11 on",
+            Self::DeepSeekV3 => "DeepSeek V3 and R1",
+            Self::DeepSeekV31 => "DeepSeek V3.1",
+            Self::DeepSeekDsml => "DeepSeek V3.2",
+            Self::DeepSeekV4 => "DeepSeek V4",
+            Self::Harmony => "gpt-oss",
+            Self::Granite => "Granite 3",
+            Self::Glm => "GLM-4.5 to 4.7",
+            Self::Kimi => "Kimi K2",
+            Self::MiniMax => "MiniMax M2",
+            Self::FunctionGemma => "FunctionGemma",
+            Self::Gemma => "Gemma 4",
+            Self::Olmo => "OLMo 3",
+            Self::Phi => "Phi-4-mini",
+            Self::Cohere => "Command R7B, Command A and later",
+            Self::Seed => "Seed-OSS",
+            Self::Ernie => "ERNIE 4.5",
+            Self::Hunyuan => "Hunyuan 3 and 4",
+            Self::HunyuanSuffixed => "the published weights of Hunyuan 3",
+            Self::HunyuanArray => "Hunyuan-A13B",
+            Self::MiniMaxNested => "MiniMax M3",
+            Self::KimiXtml => "Kimi K3",
+            Self::Step => "Step 3",
+            Self::MiMo => "MiMo",
+            Self::Apertus => "Apertus",
+            Self::LongCat => "LongCat-Flash",
+            Self::LongCatPairs => "LongCat-Flash-Lite and later",
+            Self::Json => "models that write plain JSON, if configured",
+        }
+    }
+
     /// Returns the family with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|family| family.name() == name)

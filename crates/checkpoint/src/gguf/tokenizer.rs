@@ -13,6 +13,7 @@ use crate::tokenizer_config::{ChatTemplates, TokenizerConfig};
 
 use super::meta::Meta;
 use super::value::Value;
+pub use pre::pre_tokenizers;
 use vocabulary::Vocabulary;
 
 const MODEL: &str = "tokenizer.ggml.model";

@@ -131,6 +131,11 @@ const FAMILIES: &[Family] = &[
     Family { names: &["default"], splits: &[PUNCTUATION, GPT2, DIGITS, THREE_DIGITS], ..PLAIN },
 ];
 
+/// Returns the values of `tokenizer.ggml.pre` that are read.
+pub fn pre_tokenizers() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().flat_map(|family| family.names).copied()
+}
+
 /// The family's parts of a `tokenizer.json`.
 pub(super) struct Pre {
     pub(super) normalizer: Json,
@@ -147,7 +152,7 @@ pub(super) fn read(meta: Meta<'_>) -> Result<Pre, CheckpointError> {
     let named = meta.text(PRE)?;
     let name = named.unwrap_or(DEFAULT);
     let family = FAMILIES.iter().find(|family| family.names.contains(&name)).ok_or_else(|| {
-        let known: Vec<&str> = FAMILIES.iter().flat_map(|family| family.names).copied().collect();
+        let known: Vec<&str> = pre_tokenizers().collect();
         meta.unsupported(PRE, &Value::Text(name.to_owned()), &format!("supported are {}", known.join(", ")))
     })?;
     let mut steps: Vec<Json> = family.splits.iter().map(|pattern| split(pattern)).collect();
