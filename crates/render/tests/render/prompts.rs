@@ -171,6 +171,12 @@ fn a_prompt_that_cannot_fit_is_refused_before_it_is_rendered() {
 fn a_part_that_is_not_text_is_refused_by_its_place() {
     let image = json!({"type": "image_url", "image_url": {"url": "https://x/a.png"}});
     let pdf = json!({"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "QUJD"}});
+    let block = json!({"type": "image", "source": {"type": "url", "url": "https://x/a.png"}});
+    let result =
+        json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "r"}, block]});
+    let called =
+        json!({"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]});
+    let input = json!({"type": "input_image", "image_url": "https://x/a.png"});
     let sound = json!({"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}});
     for (endpoint, body, place, kind) in [
         (
@@ -187,6 +193,24 @@ fn a_part_that_is_not_text_is_refused_by_its_place() {
             "document",
         ),
         (
+            Endpoint::Messages,
+            json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, block]}]}),
+            "messages[0].content[1]",
+            "image",
+        ),
+        (
+            Endpoint::Messages,
+            json!({"messages": [{"role": "user", "content": "u"}, called, {"role": "user", "content": [result]}]}),
+            "messages[2].content[0].content[1]",
+            "image",
+        ),
+        (
+            Endpoint::Responses,
+            json!({"input": [{"role": "user", "content": [{"type": "input_text", "text": "see"}, input]}]}),
+            "input[0].content[1]",
+            "image",
+        ),
+        (
             Endpoint::Responses,
             json!({"instructions": "i", "input": [{"role": "user", "content": "x"}, {"role": "user", "content": [sound]}]}),
             "input[1].content[0]",
@@ -196,6 +220,7 @@ fn a_part_that_is_not_text_is_refused_by_its_place() {
         let call = call(endpoint, body);
         let (code, param) = refused(text_alone(&demo(), &call), &format!("`{place}`: {kind}."));
         assert_eq!((code, param.as_str()), ("unsupported_content", place));
+        refused(text_alone(&demo(), &call), "Say what it shows as text");
         assert!(text_alone(&relayed(), &call).is_ok(), "another server decides");
     }
     assert!(text_alone(&demo(), &chat(json!({}))).is_ok());
