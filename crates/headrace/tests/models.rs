@@ -68,6 +68,72 @@ async fn check(server: &Server, name: &str, case: &Value) {
     }
 }
 
+/// The demo model as the text model of a model that also takes images.
+fn with_images(folder: &Path) {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+    std::fs::create_dir(folder).unwrap();
+    for entry in std::fs::read_dir(&demo).unwrap() {
+        let name = entry.unwrap().file_name();
+        std::fs::copy(demo.join(&name), folder.join(&name)).unwrap();
+    }
+    let mut text: Value = serde_json::from_slice(&std::fs::read(demo.join("config.json")).unwrap()).unwrap();
+    text.as_object_mut().unwrap().remove("architectures");
+    text["model_type"] = json!("qwen3_vl_text");
+    let config = json!({
+        "architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": text,
+        "tie_word_embeddings": true, "vision_config": {"depth": 1}, "image_token_id": 7,
+    });
+    std::fs::write(folder.join("config.json"), config.to_string()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_for_text_and_images_answers_texts_and_refuses_images_by_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("vl");
+    with_images(&folder);
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
+    let models = [format!("vl={}", folder.display()), format!("text={}", demo.display())];
+    let flags: Vec<&str> = models.iter().flat_map(|model| ["--model", model]).collect();
+    let mut server = Server::up(&dir.path().join("data"), &flags);
+    let ask = |model: &str, content: Value| {
+        json!({"model": model, "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}],
+            "max_tokens": 16, "temperature": 0})
+    };
+    let question = json!("What happens when I call an LLM API?");
+    let (status, theirs) = server.chat(&server.key, ask("text", question.clone())).await;
+    assert_eq!(status, 200, "{theirs}");
+    let (_, ours) = server.chat(&server.key, ask("vl", question)).await;
+    assert_eq!(ours["choices"][0]["message"], theirs["choices"][0]["message"]);
+    let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}});
+    let parts = json!([{"type": "text", "text": "What is this?"}, image]);
+    let (status, refused) = server.chat(&server.key, ask("vl", parts)).await;
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("messages[1].content[1]")), "{refused}");
+    let says = |refused: &Value, place: &str| {
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(
+            message.starts_with(&format!("`{place}`: image. The model `vl` takes text alone.")),
+            "{message}"
+        );
+        assert!(message.contains("Say what it shows as text"), "{message}");
+    };
+    says(&refused, "messages[1].content[1]");
+    let source = json!({"type": "base64", "media_type": "image/png", "data": "QUJD"});
+    let body = json!({"model": "vl", "max_tokens": 16, "messages": [
+        {"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": "And this?"}]}]});
+    let http = reqwest::Client::new();
+    let sent = http
+        .post(format!("{}/v1/messages", server.url))
+        .bearer_auth(&server.key)
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(sent.status().as_u16(), 400);
+    says(&sent.json().await.unwrap(), "messages[2].content[0]");
+    server.stop();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn unknown_models_and_names_that_look_like_paths_are_404() {
     let dir = tempfile::tempdir().unwrap();
