@@ -2,7 +2,6 @@
 //! was expected. Untrusted text is escaped and clipped before it is shown. Must not know how files are read.
 
 use std::fmt;
-use std::path::Path;
 
 use crate::limits::MAX_SHOWN_CHARS;
 use crate::missing::missing_feature;
@@ -91,31 +90,6 @@ pub enum CheckpointError {
         /// What is supported.
         supported: String,
     },
-}
-
-impl CheckpointError {
-    /// Returns the message about the checkpoint at `path`: its path, the fault, and what an operator can do.
-    pub fn describe(&self, path: &Path) -> String {
-        let way_out = self.way_out().map_or_else(String::new, |way_out| format!("; {way_out}"));
-        match path.is_dir() {
-            true => format!("{}: {self}{way_out}", path.display()),
-            // The error of a single file begins with its name.
-            false => format!("{self}{way_out}"),
-        }
-    }
-
-    /// What an operator can do with a checkpoint that is whole, but that this project does not compute. `None` for faults
-    /// of the files: their messages say what is expected.
-    pub fn way_out(&self) -> Option<&'static str> {
-        const ELSEWHERE: &str = "serve it with another server and put this one in front of it: --upstream, with these \
-                                 files as its words";
-        match self {
-            Self::UnsupportedArchitecture { .. }
-            | Self::UnsupportedFeature { .. }
-            | Self::Tensor { field: "dtype", .. } => Some(ELSEWHERE),
-            _ => None,
-        }
-    }
 }
 
 impl fmt::Display for CheckpointError {

@@ -97,6 +97,9 @@ impl From<&CheckpointError> for ModelRefusal {
                 let refusal = of("feature_unsupported", field(file, tensor), found, way_out);
                 Self { nearest: nearest.shown(), ..refusal }
             }
+            CheckpointError::Tensor { file, tensor, field: "dtype", problem } => {
+                of("weights_unsupported", field(file, tensor), problem, OTHER_SERVER.to_owned())
+            }
             CheckpointError::Tensor { file, tensor, problem, .. } => {
                 let way_out = "take config.json and the weights from one repository; if they are, download the weights again";
                 of("weights_contradict", field(file, tensor), problem, way_out.to_owned())
@@ -351,6 +354,12 @@ mod tests {
                 "weights_contradict",
                 None,
                 "one repository",
+            ),
+            (
+                CheckpointError::Tensor { file: text(), tensor: text(), field: "dtype", problem: text() },
+                "weights_unsupported",
+                None,
+                "--upstream",
             ),
             (CheckpointError::Header { file: text(), problem: text() }, "file_broken", None, "download"),
         ] {

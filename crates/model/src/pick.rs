@@ -6,8 +6,8 @@ use std::borrow::Cow;
 use headrace_checkpoint::decoder::{RotaryPairs, RowPick, RowSource};
 
 /// Returns the rows that `source` takes, as `bytes` stores them: rows of `row_bytes`, each of elements of
-/// `element_bytes` if the type is dense. `bytes` are those of the tensor, or of the expert's part. `None` if the shape does not fit the bytes, or blocks would have to be
-/// transposed.
+/// `element_bytes` if the type is dense. `bytes` are those of the tensor, or of the expert's part. `None` if the shape
+/// does not fit the bytes, or blocks would have to be transposed.
 pub(crate) fn picked<'t>(
     bytes: &Cow<'t, [u8]>,
     source: &RowSource,
@@ -22,8 +22,8 @@ pub(crate) fn picked<'t>(
         }
         RowPick::Columns { first, count } => {
             let columns = *source.tensor.shape.last()?;
-            let slice =
-                part.get(first.checked_mul(row_bytes)?..first.checked_add(count)?.checked_mul(row_bytes)?)?;
+            let rows = first.checked_mul(row_bytes)?..first.checked_add(count)?.checked_mul(row_bytes)?;
+            let slice = bytes.get(rows)?;
             Cow::Owned(transposed(slice, element_bytes?, columns, (0, 1, columns))?)
         }
     };
