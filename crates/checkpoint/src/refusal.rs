@@ -91,7 +91,7 @@ impl From<&CheckpointError> for ModelRefusal {
                 if problem.contains(NOT_SUPPORTED) =>
             {
                 let (found, supported) = problem.split_once(NOT_SUPPORTED).unwrap_or((problem.as_str(), ""));
-                let nearest = Nearest::of(found, supported);
+                let nearest = NearestValue::of(found, supported);
                 let way_out =
                     format!("take the model with weights of a type that is read, or {OTHER_SERVER}");
                 let refusal = of("feature_unsupported", field(file, tensor), found, way_out);
@@ -119,7 +119,7 @@ impl From<&CheckpointError> for ModelRefusal {
                 Self { nearest: nearest.map(str::to_owned), ..refusal }
             }
             CheckpointError::UnsupportedFeature { file, field: path, found, supported } => {
-                let nearest = Nearest::of(found, supported);
+                let nearest = NearestValue::of(found, supported);
                 let refusal = of(
                     "feature_unsupported",
                     field(file, path),
@@ -133,7 +133,7 @@ impl From<&CheckpointError> for ModelRefusal {
 }
 
 /// Returns what to do about a value of a configuration or of metadata that is not supported.
-fn way_out(path: &str, found: &str, supported: &str, nearest: &Nearest<'_>) -> String {
+fn way_out(path: &str, found: &str, supported: &str, nearest: &NearestValue<'_>) -> String {
     let plain = plain(found);
     let computed = Architecture::all().find(|architecture| architecture.gguf_name() == plain);
     let first = match (path, computed) {
@@ -149,15 +149,15 @@ fn way_out(path: &str, found: &str, supported: &str, nearest: &Nearest<'_>) -> S
             "take config.json from the model's repository, unchanged, if it is not".to_owned()
         }
         _ => match nearest {
-            Nearest::Name(name) => format!("take a model with the nearest, {name}"),
-            Nearest::Description(_) | Nearest::None => return OTHER_SERVER.to_owned(),
+            NearestValue::Name(name) => format!("take a model with the nearest, {name}"),
+            NearestValue::Description(_) | NearestValue::None => return OTHER_SERVER.to_owned(),
         },
     };
     format!("{first}; or {OTHER_SERVER}")
 }
 
 /// The nearest supported value.
-enum Nearest<'s> {
+enum NearestValue<'s> {
     /// One of the names that are supported.
     Name(&'s str),
     /// What is supported, if it has no names or none is similar.
@@ -166,7 +166,7 @@ enum Nearest<'s> {
     None,
 }
 
-impl<'s> Nearest<'s> {
+impl<'s> NearestValue<'s> {
     /// Finds the nearest in a description of what is supported: `supported are a, b and c`, or `"silu" is`.
     fn of(found: &str, supported: &'s str) -> Self {
         if supported == NO_SUCH_OPTION {

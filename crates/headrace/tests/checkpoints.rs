@@ -157,7 +157,7 @@ fn weights_that_are_not_computed_are_refused_alike_by_every_command() {
         ),
         (
             described("none", "quantization_config", Value::Null),
-            &["model.layers.0.mlp.down_proj.weight", "is missing"],
+            &["model.layers.0.self_attn.q_proj.weight", "is missing", "config.json calls for shape"],
         ),
         (
             file,

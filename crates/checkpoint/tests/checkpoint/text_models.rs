@@ -1,4 +1,4 @@
-//! Models for text and images, of which the text model is computed: their configurations, and the names of their tensors.
+//! Models for text and images that are computed for text: their configurations, and the names of their tensors.
 
 use headrace_checkpoint::{Architecture, CheckpointError, ModelConfig};
 use serde_json::{Value, json};
