@@ -176,6 +176,7 @@ const CRATES: &[CrateRule] = &[
             "engine-api",
             "grammar",
             "call-api",
+            "kv-layout",
             "kernels",
             "model",
             "cuda",

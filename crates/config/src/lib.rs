@@ -60,6 +60,7 @@ use self::variables::WORKER_SECRET;
 
 pub use self::settings::{
     ConfigError, EngineSettings, FirstStart, ModelConfig, ServerConfig, ServerSettings, TraceSettings,
+    usual_chunk,
 };
 
 /// The demo model's path in `[[models]]`.

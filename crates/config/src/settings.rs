@@ -30,6 +30,11 @@ use crate::layers::SettingProblem;
 use crate::relayed::{RelayedConfig, UpstreamConfig};
 use crate::storage::StorageSettings;
 
+/// Most tokens of one sequence in a step if the settings do not say it.
+pub fn usual_chunk() -> usize {
+    SchedulerConfig::default().chunk()
+}
+
 /// The checked configuration.
 pub struct ServerSettings {
     /// The data directory.

@@ -16,14 +16,14 @@ const OPENING_TOKENS: usize = 8;
 
 /// The boundaries of one sequence. A boundary is a number of leading blocks.
 #[derive(Debug, Default)]
-pub(crate) struct Boundaries {
+pub(crate) struct KeptBoundaries {
     /// In ascending order.
     wanted: Vec<usize>,
     /// The last boundary at which a state was found or copied.
     copied: usize,
 }
 
-impl Boundaries {
+impl KeptBoundaries {
     /// The boundaries of a prompt of `tokens` tokens. None if every layer keeps every position.
     pub(crate) fn of_prompt(tokens: usize, pins: &[CachePin], layout: &KvLayout) -> Self {
         let mut own = Self::default();
@@ -86,8 +86,8 @@ mod tests {
 
     use super::*;
 
-    fn boundaries(wanted: &[usize]) -> Boundaries {
-        let mut own = Boundaries::default();
+    fn boundaries(wanted: &[usize]) -> KeptBoundaries {
+        let mut own = KeptBoundaries::default();
         wanted.iter().for_each(|&boundary| own.want(boundary));
         own
     }
@@ -97,10 +97,10 @@ mod tests {
         let state = KvGroup::new(KvGroupKind::State, 4, 1);
         let layout = KvLayout::new(&[KvGroup::full(100, 1), state]);
         let pin = |tokens| CachePin { tokens, life: headrace_domain::CacheLife::Hour };
-        let own = Boundaries::of_prompt(100, &[pin(40), pin(15)], &layout);
+        let own = KeptBoundaries::of_prompt(100, &[pin(40), pin(15)], &layout);
         assert_eq!(own.wanted, [2, 5]);
         let full = KvLayout::single(KvGroup::full(100, 1));
-        assert!(Boundaries::of_prompt(100, &[pin(40)], &full).wanted.is_empty());
+        assert!(KeptBoundaries::of_prompt(100, &[pin(40)], &full).wanted.is_empty());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::pins::Pins;
 
 /// The blocks that a sequence holds.
 #[derive(Debug, Default)]
-pub(crate) struct Tables {
+pub(crate) struct HeldBlocks {
     /// The block table of each group. The table of states has the slot of the state before the next token, and during a
     /// step that completes a block also the slot of the state after it.
     ids: PerGroup<Vec<u32>>,
@@ -23,7 +23,7 @@ pub(crate) struct Tables {
     state_blocks: usize,
 }
 
-impl Tables {
+impl HeldBlocks {
     /// The block tables, in the order of the groups.
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Vec<u32>> {
         self.ids.iter()
@@ -55,14 +55,14 @@ impl Tables {
 
 /// A prefix to look up: the keys, the salt and the tokens of its blocks.
 #[derive(Clone, Copy)]
-pub(crate) struct Prefix<'a> {
+pub(crate) struct PrefixBlocks<'a> {
     pub(crate) keys: &'a [BlockKey],
     pub(crate) salt: &'a CacheSalt,
     pub(crate) tokens: &'a [u32],
     pub(crate) block_tokens: usize,
 }
 
-impl Prefix<'_> {
+impl PrefixBlocks<'_> {
     /// The block of a pool that holds block `at` of the prefix.
     fn find(&self, pool: &BlockPool, at: usize) -> Option<u32> {
         let tokens = self.tokens.get(at * self.block_tokens..(at + 1) * self.block_tokens)?;
@@ -72,7 +72,7 @@ impl Prefix<'_> {
 
 /// How much of a prefix is cached.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Reach {
+pub(crate) struct CachedReach {
     /// The greatest number of leading blocks after which every group can continue.
     pub(crate) hits: usize,
     /// Number of leading blocks that the layers with every position have. If there are no such layers, the number of
@@ -131,7 +131,7 @@ impl KvGroups {
 
     /// Number of blocks that each group lacks to compute the positions `start..end`. A state is never changed where it
     /// is read, so a chunk that completes a block takes a second slot.
-    pub(crate) fn needs(&self, start: usize, end: usize, tables: &Tables) -> PerGroup<usize> {
+    pub(crate) fn needs(&self, start: usize, end: usize, tables: &HeldBlocks) -> PerGroup<usize> {
         let mut needs = self.layout.blocks_for(end);
         for (need, table) in needs.iter_mut().zip(tables.iter()) {
             *need = need.saturating_sub(table.len());
@@ -157,12 +157,12 @@ impl KvGroups {
     }
 
     /// The blocks of each group to promise to a running sequence of `known` tokens.
-    pub(crate) fn promises(&self, known: usize, tables: &Tables) -> PerGroup<usize> {
+    pub(crate) fn promises(&self, known: usize, tables: &HeldBlocks) -> PerGroup<usize> {
         self.takes(known, &tables.held(), &tables.ids.map(Vec::len))
     }
 
     /// The free blocks of each group that a sequence of `known` tokens takes when it starts with what was found.
-    pub(crate) fn to_start(&self, known: usize, found: &Reach) -> PerGroup<usize> {
+    pub(crate) fn to_start(&self, known: usize, found: &CachedReach) -> PerGroup<usize> {
         let entries = PerGroup::new([found.hits, found.hits, 0]);
         let mut blocks = self.takes(known, &found.shared, &entries);
         for (blocks, &free) in blocks.iter_mut().zip(found.free.iter()) {
@@ -177,7 +177,7 @@ impl KvGroups {
     }
 
     /// Appends this many free blocks to each group's table.
-    pub(crate) fn take(&mut self, blocks: &PerGroup<usize>, tables: &mut Tables) {
+    pub(crate) fn take(&mut self, blocks: &PerGroup<usize>, tables: &mut HeldBlocks) {
         for ((pool, &blocks), table) in self.pools.iter_mut().zip(blocks.iter()).zip(tables.ids.iter_mut()) {
             table.extend((0..blocks).map_while(|_| pool.take()));
         }
@@ -190,9 +190,9 @@ impl KvGroups {
     }
 
     /// The greatest boundary, at most `usable` blocks, at which every group can continue.
-    pub(crate) fn reach(&self, prefix: &Prefix<'_>, usable: usize) -> Reach {
+    pub(crate) fn reach(&self, prefix: &PrefixBlocks<'_>, usable: usize) -> CachedReach {
         let (groups, block_tokens) = (self.layout.groups(), self.layout.block_tokens());
-        let mut reach = Reach { hits: usable, full: usable, ..Reach::default() };
+        let mut reach = CachedReach { hits: usable, full: usable, ..CachedReach::default() };
         if groups.full().is_used() {
             let pool = self.pools.full();
             let found = (0..usable).map_while(|at| prefix.find(pool, at));
@@ -201,7 +201,7 @@ impl KvGroups {
                 full += 1;
                 free += usize::from(pool.is_free(block));
             }
-            reach = Reach { hits: full, full, shared: reach.shared, free: PerGroup::new([free, 0, 0]) };
+            reach = CachedReach { hits: full, full, shared: reach.shared, free: PerGroup::new([free, 0, 0]) };
         }
         if groups.window().is_used() || groups.state().is_used() {
             while reach.hits > 0 {
@@ -245,14 +245,14 @@ impl KvGroups {
         tokens: &[u32],
         blocks: usize,
     ) -> bool {
-        let prefix = Prefix { keys, salt, tokens, block_tokens: self.layout.block_tokens() };
+        let prefix = PrefixBlocks { keys, salt, tokens, block_tokens: self.layout.block_tokens() };
         let last = blocks.checked_sub(1);
         !self.layout.groups().state().is_used()
             || last.is_some_and(|last| prefix.find(self.pools.state(), last).is_some())
     }
 
     /// How many of the blocks that a sequence continuing at `reach.hits` shares are free.
-    fn free_among(&self, prefix: &Prefix<'_>, reach: &Reach) -> PerGroup<usize> {
+    fn free_among(&self, prefix: &PrefixBlocks<'_>, reach: &CachedReach) -> PerGroup<usize> {
         let (groups, hits) = (self.layout.groups(), reach.hits);
         let free =
             |pool: &BlockPool, at: usize| prefix.find(pool, at).is_some_and(|block| pool.is_free(block));
@@ -270,9 +270,9 @@ impl KvGroups {
     /// whether the sequence is another than the one that computed the block.
     pub(crate) fn take_hits(
         &mut self,
-        prefix: &Prefix<'_>,
+        prefix: &PrefixBlocks<'_>,
         hits: usize,
-        tables: &mut Tables,
+        tables: &mut HeldBlocks,
         relies: impl Fn(usize) -> bool,
     ) {
         let groups = *self.layout.groups();
@@ -300,7 +300,7 @@ impl KvGroups {
     /// The blocks and slots for a chunk that ends at `end`.
     pub(crate) fn view<'a>(
         &self,
-        tables: &'a Tables,
+        tables: &'a HeldBlocks,
         end: usize,
         copy: Option<StateCopy>,
     ) -> Option<BlockTables<'a>> {
@@ -323,7 +323,7 @@ impl KvGroups {
     /// stay findable if `needed` says so. Returns the number of blocks released in each group.
     pub(crate) fn advance(
         &mut self,
-        tables: &mut Tables,
+        tables: &mut HeldBlocks,
         computed: usize,
         needed: impl Fn(usize) -> bool,
     ) -> PerGroup<usize> {
@@ -359,7 +359,7 @@ impl KvGroups {
     }
 
     /// Releases the slot for the state after a chunk that does not count. Returns the number of slots released.
-    pub(crate) fn stay(&mut self, tables: &mut Tables) -> usize {
+    pub(crate) fn stay(&mut self, tables: &mut HeldBlocks) -> usize {
         let (_, _, table) = tables.ids.each_mut();
         let extra = table.len().saturating_sub(1);
         table.drain(1.min(table.len())..).for_each(|slot| self.pools.each_mut().2.release(slot));
@@ -368,7 +368,7 @@ impl KvGroups {
 
     /// Removes a holder from the blocks of every table, tail first, and empties the tables. With `keep`, the blocks
     /// stay findable. Without it those from index `own` on do not, unless others have built on them.
-    pub(crate) fn release(&mut self, tables: &mut Tables, own: usize, keep: bool) {
+    pub(crate) fn release(&mut self, tables: &mut HeldBlocks, own: usize, keep: bool) {
         let outside = tables.freed();
         let source = tables.source.take();
         for ((pool, table), &outside) in self.pools.iter_mut().zip(tables.ids.iter()).zip(outside.iter()) {
@@ -391,7 +391,7 @@ impl KvGroups {
     /// counts each group's reserved pins of the tenant, and falls by those that are used.
     pub(crate) fn publish(
         &mut self,
-        (tables, at): (&Tables, usize),
+        (tables, at): (&HeldBlocks, usize),
         prefix: &CachedPrefix,
         (pin, tenant): (PerGroup<Option<CacheLife>>, u64),
         reserved: &mut PerGroup<usize>,
@@ -429,14 +429,14 @@ impl KvGroups {
     }
 
     /// Makes the state in a sequence's own slot findable. The sequence still holds it.
-    pub(crate) fn publish_own_state(&mut self, tables: &Tables, prefix: &CachedPrefix) {
+    pub(crate) fn publish_own_state(&mut self, tables: &HeldBlocks, prefix: &CachedPrefix) {
         if let Some(&slot) = tables.ids.state().first() {
             self.pools.each_mut().2.publish(slot, prefix);
         }
     }
 
     /// The boundary, in blocks, of the state in a sequence's own slot. `None` if it has none.
-    pub(crate) fn own_state(&self, tables: &Tables) -> Option<usize> {
+    pub(crate) fn own_state(&self, tables: &HeldBlocks) -> Option<usize> {
         (tables.state_blocks > 0 && !tables.ids.state().is_empty()).then_some(tables.state_blocks)
     }
 
@@ -448,7 +448,13 @@ impl KvGroups {
     }
 
     /// Pins the cached block at index `at` of every table.
-    pub(crate) fn pin(&mut self, tables: &Tables, at: usize, pin: PerGroup<Option<CacheLife>>, tenant: u64) {
+    pub(crate) fn pin(
+        &mut self,
+        tables: &HeldBlocks,
+        at: usize,
+        pin: PerGroup<Option<CacheLife>>,
+        tenant: u64,
+    ) {
         for ((pool, table), life) in self.pools.iter_mut().zip(tables.ids.iter()).zip(pin.iter()).take(2) {
             if let (Some(&block), Some(life)) = (table.get(at).filter(|&&block| block != FREED), *life) {
                 pool.pin(block, life, tenant, false);
@@ -457,7 +463,7 @@ impl KvGroups {
     }
 
     /// Pins the cached state that a sequence continues from.
-    pub(crate) fn pin_source(&mut self, tables: &Tables, life: CacheLife, tenant: u64) {
+    pub(crate) fn pin_source(&mut self, tables: &HeldBlocks, life: CacheLife, tenant: u64) {
         if let Some(source) = tables.source {
             self.pools.each_mut().2.pin(source, life, tenant, false);
         }

@@ -2,7 +2,7 @@
 
 use headrace_domain::{CacheMiss, MissReason};
 
-use crate::kv_groups::{KvGroups, Reach};
+use crate::kv_groups::{CachedReach, KvGroups};
 use crate::sequence::Sequence;
 
 /// Explains why a sequence did not find more blocks of its prompt. Returns `None` if it found every block that it can.
@@ -10,7 +10,7 @@ use crate::sequence::Sequence;
 /// the window or the state that is missing there. Otherwise the first group explains.
 pub(crate) fn explain(
     sequence: &mut Sequence,
-    reach: Reach,
+    reach: CachedReach,
     enabled: bool,
     groups: &KvGroups,
 ) -> Option<CacheMiss> {

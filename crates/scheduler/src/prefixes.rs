@@ -4,9 +4,9 @@
 use headrace_domain::{CacheLife, CacheMiss, PrefixKeys};
 use headrace_kv_layout::{KvLayout, PerGroup, StateCopy};
 
-use crate::boundaries::Boundaries;
+use crate::boundaries::KeptBoundaries;
 use crate::config::SchedulerConfig;
-use crate::kv_groups::{KvGroups, Prefix, Reach};
+use crate::kv_groups::{CachedReach, KvGroups, PrefixBlocks};
 use crate::miss;
 use crate::nearest::CachedPrefix;
 use crate::pins::{PinnedBlocks, life_of, rank};
@@ -29,7 +29,7 @@ pub(crate) struct Prefixes {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Found {
     /// The cached blocks.
-    pub(crate) reach: Reach,
+    pub(crate) reach: CachedReach,
     /// The sequence that is computing the blocks after the hits, and the end of the blocks that both share.
     pub(crate) leader: Option<(SeqId, usize)>,
 }
@@ -59,7 +59,7 @@ impl Prefixes {
     pub(crate) fn cached_tokens(&self, keys: &PrefixKeys) -> usize {
         let layout = self.groups.layout();
         let block_tokens = layout.block_tokens();
-        let prefix = Prefix { keys: keys.keys(), salt: keys.salt(), tokens: keys.ids(), block_tokens };
+        let prefix = PrefixBlocks { keys: keys.keys(), salt: keys.salt(), tokens: keys.ids(), block_tokens };
         let usable = layout.cacheable_blocks(prefix.tokens.len()).min(prefix.keys.len());
         self.groups.reach(&prefix, usable).hits * block_tokens
     }
@@ -74,9 +74,9 @@ impl Prefixes {
     }
 
     /// The known blocks of a sequence, to look them up. Its keys must have been computed.
-    fn prefix_of<'a>(&self, sequence: &'a Sequence) -> Prefix<'a> {
+    fn prefix_of<'a>(&self, sequence: &'a Sequence) -> PrefixBlocks<'a> {
         let block_tokens = self.groups.layout().block_tokens();
-        Prefix { keys: &sequence.keys, salt: &sequence.salt, tokens: sequence.known(), block_tokens }
+        PrefixBlocks { keys: &sequence.keys, salt: &sequence.salt, tokens: sequence.known(), block_tokens }
     }
 
     /// Looks up a waiting sequence's prefix. Takes nothing.
@@ -118,7 +118,7 @@ impl Prefixes {
         let reach = self.groups.reach(&self.prefix_of(sequence), usable);
         if first && self.enabled {
             sequence.boundaries =
-                Boundaries::of_prompt(sequence.prompt.len(), &sequence.pins, self.groups.layout());
+                KeptBoundaries::of_prompt(sequence.prompt.len(), &sequence.pins, self.groups.layout());
         }
         sequence.boundaries.copied_at(reach.hits);
         if reach.full > reach.hits {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use headrace_domain::{BlockKey, CachePin, CacheSalt, PrefixKeys};
 use headrace_kv_layout::{KvLayout, PerGroup};
 
-use crate::boundaries::Boundaries;
-use crate::kv_groups::Tables;
+use crate::boundaries::KeptBoundaries;
+use crate::kv_groups::HeldBlocks;
 use crate::nearest::chain_content;
 use crate::pins::PinnedBlocks;
 
@@ -126,9 +126,9 @@ pub(crate) struct Sequence {
     /// Number of tokens whose keys and values are stored.
     pub(crate) computed: usize,
     /// The blocks that it holds.
-    pub(crate) tables: Tables,
+    pub(crate) tables: HeldBlocks,
     /// Where other sequences are likely to continue from its prefix.
-    pub(crate) boundaries: Boundaries,
+    pub(crate) boundaries: KeptBoundaries,
     /// Keys of the leading full blocks of `known()`, as many as were needed so far.
     pub(crate) keys: Vec<BlockKey>,
     /// Content hashes of the same blocks, chained without the salt, as many as were needed so far.
@@ -177,8 +177,8 @@ impl Sequence {
             state: State::Waiting,
             paused: false,
             computed: 0,
-            tables: Tables::default(),
-            boundaries: Boundaries::default(),
+            tables: HeldBlocks::default(),
+            boundaries: KeptBoundaries::default(),
             keys: Vec::new(),
             contents: Vec::new(),
             promised: PerGroup::repeat(0),

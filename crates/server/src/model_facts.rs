@@ -5,6 +5,7 @@ mod decoder;
 mod encoder;
 mod kv;
 mod layers;
+mod numbers;
 
 use std::path::Path;
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::{BLOCK_TOKENS, KvGroup, KvLayout};
 
-use crate::memory::{GARBAGE, History, Memory, NOT_FINITE};
+use crate::cache::{GARBAGE, NOT_FINITE, ScriptedCache, SeenHistory};
+use crate::hash::mix;
 
 /// Half the width of the logits' range.
 const SPREAD: f32 = 4.0;
@@ -76,7 +77,7 @@ impl Faults {
 #[derive(Debug)]
 pub struct ScriptedForward {
     shape: ForwardShape,
-    memory: Memory,
+    memory: ScriptedCache,
     faults: Faults,
     computed: Computed,
     calls: u64,
@@ -94,7 +95,7 @@ impl ScriptedForward {
     pub fn with_layout(vocab: usize, max_positions: usize, layout: KvLayout) -> Self {
         let shape = ForwardShape { vocab, max_positions, kv: layout, weight_bytes: 0 };
         let (faults, computed) = (Faults::default(), Computed::default());
-        Self { shape, memory: Memory::new(layout), faults, computed, calls: 0 }
+        Self { shape, memory: ScriptedCache::new(layout), faults, computed, calls: 0 }
     }
 
     /// The handle for injecting faults.
@@ -131,7 +132,7 @@ impl ScriptedForward {
     ) {
         let end = chunk.start + chunk.tokens.len();
         let histories = self.memory.histories(chunk, |p, token| stored(spoilt, p, token));
-        for (position, History { hash, is_nan }) in (chunk.start..).zip(histories) {
+        for (position, SeenHistory { hash, is_nan }) in (chunk.start..).zip(histories) {
             let wanted = match chunk.logits {
                 LogitsWanted::None => false,
                 LogitsWanted::Last => position + 1 == end,
@@ -199,12 +200,4 @@ impl Forward for ScriptedForward {
         }
         Ok(())
     }
-}
-
-/// A 64-bit finalizer (from splitmix64).
-pub(crate) fn mix(mut z: u64) -> u64 {
-    z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -1,8 +1,9 @@
 //! A seeded world for tests, simulations and benchmarks: a model that is a pure function of the contents of its KV
 //! blocks, a small vocabulary, and an engine that answers at once. Knows nothing of sockets or weights.
 
+mod cache;
 mod forward;
-mod memory;
+mod hash;
 mod scripted_engine;
 mod toy_grammar;
 mod vocabulary;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::ResponseFormat;
 use headrace_engine_api::{CompiledGrammar, GrammarFailed, GrammarState};
 
-use crate::forward::mix;
+use crate::hash::mix;
 
 /// Most ids in a forced run.
 const LONGEST_RUN: u64 = 6;

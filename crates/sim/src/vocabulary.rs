@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn text_is_whole_at_every_step_and_in_the_end_that_of_the_bytes() {
         for seed in 0..200u64 {
-            let ids: Vec<u32> = (0..30).map(|i| (crate::forward::mix(seed * 100 + i) % 16) as u32).collect();
+            let ids: Vec<u32> = (0..30).map(|i| (crate::hash::mix(seed * 100 + i) % 16) as u32).collect();
             let bytes: Vec<u8> = ids.iter().flat_map(|&id| ToyVocabulary.bytes(id)).copied().collect();
             let mut decoder = ToyVocabulary.decoder();
             let mut text: String = ids.iter().map(|&id| decoder.push(id)).collect();

@@ -6,8 +6,9 @@ use headrace_catalog::EncoderOutput;
 use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ModelRefusal, ScoreActivation};
 use serde_json::{Value, json};
 
-use super::decoder::{bytes, count, tokenizer_kind};
+use super::decoder::tokenizer_kind;
 use super::layers::LayerFacts;
+use super::numbers::{bytes, count};
 use crate::encoders::{makes, open};
 use crate::machine;
 

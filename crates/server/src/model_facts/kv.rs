@@ -6,11 +6,10 @@ use headrace_config::arithmetic::KV_TYPES;
 use headrace_kernels::attention::KvType;
 use headrace_kv_layout::{KvGroup, KvGroupKind};
 use headrace_model::KvGroups;
-use headrace_scheduler::SchedulerConfig;
 use headrace_terminal::output;
 use serde_json::{Value, json};
 
-use super::decoder::bytes;
+use super::numbers::bytes;
 
 /// The cache of a decoder with keys and values of one type.
 pub(super) struct KvFacts {
@@ -27,7 +26,7 @@ pub(super) struct KvFacts {
 impl KvFacts {
     /// The cache for each type of keys and values, in a pool of `pool` bytes.
     pub(super) fn all(config: &ModelConfig, pool: u64) -> Vec<KvFacts> {
-        let chunk = SchedulerConfig::default().chunk();
+        let chunk = headrace_config::usual_chunk();
         let pool = usize::try_from(pool).unwrap_or(usize::MAX);
         let of = |name: &&'static str| {
             let groups = KvGroups::of(config, KvType::from_name(name)?);

@@ -4,7 +4,7 @@
 use headrace_kernels::forward::SequenceChunk;
 use headrace_kv_layout::{BLOCK_TOKENS, FREED, KvGroupKind, KvLayout};
 
-use crate::forward::mix;
+use crate::hash::mix;
 
 /// Content of a slot that was never written, or whose write failed.
 pub(crate) const GARBAGE: u64 = 0xdead_beef_dead_beef;
@@ -13,7 +13,7 @@ pub(crate) const NOT_FINITE: u64 = 0x7ff8_7ff8_7ff8_7ff8;
 
 /// The slots of every cache group.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct ScriptedCache {
     layout: KvLayout,
     full: Vec<u64>,
     window: Vec<u64>,
@@ -29,13 +29,13 @@ struct StateSlot {
 
 /// What a position is computed from: a hash of everything that its token sees.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct History {
+pub(crate) struct SeenHistory {
     pub(crate) hash: u64,
     /// Whether something that it sees is not a number.
     pub(crate) is_nan: bool,
 }
 
-impl Memory {
+impl ScriptedCache {
     /// Creates slots that hold garbage.
     pub(crate) fn new(layout: KvLayout) -> Self {
         let groups = layout.groups();
@@ -114,9 +114,9 @@ impl Memory {
         &self,
         chunk: &SequenceChunk<'_>,
         value: impl Fn(usize, u32) -> u64,
-    ) -> Vec<History> {
+    ) -> Vec<SeenHistory> {
         let (groups, end) = (*self.layout.groups(), chunk.start + chunk.tokens.len());
-        let mut all = History { hash: 0, is_nan: false };
+        let mut all = SeenHistory { hash: 0, is_nan: false };
         let mut histories = Vec::with_capacity(chunk.tokens.len());
         if groups.full().is_used() {
             for position in 0..end {
@@ -149,7 +149,7 @@ impl Memory {
     }
 }
 
-impl History {
+impl SeenHistory {
     fn add(&mut self, value: u64) {
         self.is_nan |= value == NOT_FINITE;
         self.hash = mix(self.hash.rotate_left(5) ^ value);
