@@ -1,0 +1,233 @@
+//! Same bits, for every architecture. A seed chooses a checkpoint, its weights, keys and values, threads, chunks, room and
+//! company. Ids, log-probabilities and prompt scores of each job are those of the job alone. `HEADRACE_SEEDS=n` runs the
+//! seeds `0..n`. A failure prints its seed.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "shared with the other test binary, which uses more of it")]
+#[path = "engine/support.rs"]
+mod support;
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use headrace_checkpoint::Checkpoint;
+use headrace_domain::{Sampling, Seed};
+use headrace_engine_api::{Job, Tenant};
+use headrace_kernels::ComputeMode;
+use headrace_kernels::attention::KvType;
+use headrace_kernels::isa::{ISA_VARIABLE, Isa};
+use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model};
+use headrace_quant::BlockType;
+use headrace_scheduler::SchedulerConfig;
+use headrace_sim::ToyVocabulary;
+use support::{Answer, Bench, job, salt};
+
+/// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
+const SEEDS: u64 = if cfg!(debug_assertions) { 30 } else { 220 };
+/// Longest sequence.
+const CONTEXT: usize = 144;
+const CHUNKS: [usize; 5] = [1, 3, 16, 17, 64];
+
+/// Random numbers from a seed (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+/// The directories of all decoders that the model's tests have.
+fn checkpoints() -> Vec<PathBuf> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
+    let mut found: Vec<PathBuf> = (std::fs::read_dir(data).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|dir| dir.join("config.v5.json").exists())
+        .collect();
+    found.sort();
+    found
+}
+
+fn open(dir: &Path) -> Option<Checkpoint> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if !matches!(name.as_str(), "expected.json" | "config.v5.json") {
+            files.push((name.clone(), Cow::Owned(std::fs::read(dir.join(&name)).unwrap())));
+        }
+    }
+    if !dir.join("tokenizer.json").exists() {
+        files.push(("tokenizer.json".to_owned(), Cow::Borrowed(b"{}".as_slice())));
+    }
+    // Encoders are no decoders.
+    Checkpoint::from_files(files).ok()
+}
+
+/// What a seed chooses.
+#[derive(Debug)]
+struct Case {
+    mode: ComputeMode,
+    kv: KvType,
+    quantize: Option<BlockType>,
+    threads: usize,
+    chunk: usize,
+    is_scarce: bool,
+    prefix_cache: bool,
+}
+
+impl Case {
+    fn of(rng: &mut Rng, is_quantized: bool) -> Self {
+        let quantize = match is_quantized {
+            true => None,
+            false => rng.pick(&[None, None, Some(BlockType::Q8_0), Some(BlockType::Q4_0)]),
+        };
+        Self {
+            mode: rng.pick(&[ComputeMode::Exact, ComputeMode::Fast]),
+            kv: rng.pick(&KvType::ALL),
+            quantize,
+            threads: 1 + rng.below(2),
+            chunk: rng.pick(&CHUNKS),
+            is_scarce: rng.below(2) == 0,
+            prefix_cache: rng.below(4) > 0,
+        }
+    }
+}
+
+fn bench(checkpoint: &Checkpoint, case: &Case, alone: bool) -> Bench {
+    let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).unwrap();
+    let groups = KvGroups::of(checkpoint.config(), case.kv);
+    let blocks = if case.is_scarce && !alone {
+        // Room for one or two sequences.
+        let held = |window: bool| {
+            let group = groups.groups().find(|group| group.blocks_outside(1 << 20) > 0 || !window);
+            group.map_or(0, |group| group.most_held(CONTEXT, case.chunk))
+        };
+        KvBlocks { full: CONTEXT.div_ceil(16) + 4, window: held(true) + 4, states: 3 }
+    } else {
+        KvBlocks { full: 200, window: 200, states: 24 }
+    };
+    let (threads, chunk) = if alone { (1, 64) } else { (case.threads, case.chunk) };
+    let options = LoadOptions {
+        kv_blocks: blocks,
+        chunk,
+        max_positions: Some(CONTEXT),
+        mode: case.mode,
+        kv: case.kv,
+        quantize: case.quantize,
+        ..LoadOptions::exact(isa, threads, 1)
+    };
+    let model = Model::load(checkpoint, options, &mut |_, _| {}).unwrap();
+    let scheduler = SchedulerConfig {
+        step_tokens: 64,
+        max_running: 16,
+        max_chunk: chunk,
+        context_window: CONTEXT,
+        prefix_cache: case.prefix_cache && !alone,
+        ..SchedulerConfig::default()
+    };
+    Bench::new(Box::new(model), Arc::new(ToyVocabulary), &[], scheduler)
+}
+
+/// Jobs whose prompts share beginnings.
+fn jobs(rng: &mut Rng, vocab: usize) -> Vec<Job> {
+    let text =
+        |rng: &mut Rng, len: usize| -> Vec<u32> { (0..len).map(|_| rng.below(vocab) as u32).collect() };
+    let length = 33 + rng.below(30);
+    let shared = text(rng, length);
+    (0..5)
+        .map(|at| {
+            let length = 1 + rng.below(40);
+            let own = text(rng, length);
+            let prompt = if at == 3 { own } else { [&shared[..], &own].concat() };
+            let sampling = Sampling {
+                max_tokens: 4 + rng.below(24) as u32,
+                seed: Seed(at),
+                ignore_eos: true,
+                temperature: if at % 2 == 0 { 0.0 } else { 0.9 },
+                logprobs: Some(3),
+                prompt_logprobs: (at == 2).then_some(2),
+                ..Sampling::default()
+            };
+            let tenant = u64::from(at == 4);
+            Job { salt: salt(tenant), tenant: Tenant(tenant), ..job(&prompt, sampling) }
+        })
+        .collect()
+}
+
+/// Events of one case.
+#[derive(Default)]
+struct Seen {
+    preempted: u64,
+    cached: u64,
+}
+
+fn run(seed: u64, dirs: &[PathBuf]) -> Option<Seen> {
+    let mut rng = Rng(seed);
+    // Every checkpoint comes in turn.
+    let dir = &dirs[(seed % dirs.len() as u64) as usize];
+    let checkpoint = open(dir)?;
+    let is_quantized =
+        ["fp8", "awq", "gptq", "w4a16", "mxfp4"].iter().any(|part| dir.to_string_lossy().contains(part));
+    let case = Case::of(&mut rng, is_quantized);
+    let what = format!("seed {seed}: {} {case:?}", dir.file_name().unwrap().to_string_lossy());
+    let jobs = jobs(&mut rng, checkpoint.config().vocab_size.min(180));
+    let mut alone = bench(&checkpoint, &case, true);
+    let expected: Vec<Answer> = jobs.iter().map(|job| alone.ask(job.clone()).0).collect();
+    let mut crowded = bench(&checkpoint, &case, false);
+    let mut seen = Seen::default();
+    for pass in ["cold", "warm"] {
+        let mut readers: Vec<_> = jobs.iter().map(|job| crowded.submit(job.clone())).collect();
+        crowded.run_unread(&mut readers);
+        for (at, (reader, expected)) in readers.iter().zip(&expected).enumerate() {
+            assert_eq!(reader.answer.error, None, "{what}, {pass}, job {at}");
+            assert!(!reader.answer.choices[&0].ids.is_empty());
+            assert_eq!(reader.answer, *expected, "{what}, {pass}, job {at}");
+            let report = reader.report.as_ref().unwrap();
+            seen.preempted += u64::from(report.engine.preemptions);
+            seen.cached += report.usage.cached_input;
+        }
+    }
+    Some(seen)
+}
+
+#[test]
+fn every_architecture_has_the_same_bits_in_any_company() {
+    let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
+    let dirs = checkpoints();
+    let (next, preempted, cached, cases) =
+        (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return;
+            }
+            if let Some(seen) = run(seed, &dirs) {
+                preempted.fetch_add(seen.preempted, Ordering::Relaxed);
+                cached.fetch_add(seen.cached, Ordering::Relaxed);
+                cases.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+    let (cases, preempted, cached) = (cases.into_inner(), preempted.into_inner(), cached.into_inner());
+    println!(
+        "{cases} cases over {} checkpoints: {preempted} preemptions, {cached} cached tokens",
+        dirs.len()
+    );
+    assert!(cases > seeds / 2 && preempted > 0 && cached > 0);
+}
