@@ -377,8 +377,8 @@ unsafe fn weights_near<S: Simd>(
         return None;
     }
     scores[..seen.start].fill(f32::NEG_INFINITY);
-    // SAFETY: the caller's contract.
     let first = skipped * BLOCK_TOKENS;
+    // SAFETY: the caller's contract.
     let peak = unsafe { softmax::weights::<S>(&mut scores[first..], seen.end - first, scales) };
     scores[..seen.start].fill(0.0);
     scores[seen.end..keys.max(seen.end)].fill(0.0);
