@@ -10,12 +10,13 @@ mod norm;
 mod recurrent;
 mod refused;
 mod source;
+mod tail;
 mod uniform;
 
 pub use architecture::Architecture;
 pub use feed::{
-    ExpertActivation, ExpertConfig, ExpertGroups, ExpertMixture, FeedActivation, FeedForward, GatedFeed,
-    LatentProjection, PlainFeed, RoutingConfig, ScoreKind, SharedExpert,
+    DenseAndExperts, ExpertActivation, ExpertConfig, ExpertGroups, ExpertMixture, FeedActivation,
+    FeedForward, GatedFeed, LatentProjection, PlainFeed, RoutingConfig, ScoreKind, SharedExpert,
 };
 pub use latent::{LatentConfig, LatentQuery, ScoreGrowth};
 pub use layer::{AttentionConfig, LayerConfig, LayerRotary, MixerConfig, QueryGrowth};
@@ -23,6 +24,7 @@ pub use norm::{HeadNorm, NormConfig, NormKind};
 pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, ShortConvConfig};
 pub(crate) use refused::reason as refusal_reason;
 pub use source::{LinearConfig, RotaryPairs, RowPick, RowSource, SizeField, TensorSpec};
+pub use tail::{LayerInputNetwork, LayerInputsConfig, LayerTail};
 pub use uniform::UniformConfig;
 
 use crate::rope::Rope;
@@ -43,6 +45,8 @@ pub struct ModelConfig {
     pub embedding: EmbeddingConfig,
     /// The layers, first to last. At least one.
     pub layers: Vec<LayerConfig>,
+    /// Inputs that each layer has of its own. `None` in most models.
+    pub layer_inputs: Option<Box<LayerInputsConfig>>,
     /// Rotary embeddings, which layers refer to by their index. Each has the width that it rotates.
     pub rotary: Vec<RotaryConfig>,
     /// The norm after the last layer.
@@ -98,8 +102,10 @@ impl ModelConfig {
     /// Takes for every part the tensors that the checkpoint has, where it may be stored in two ways.
     pub(crate) fn resolve(&mut self, has: &dyn Fn(&str) -> bool) {
         for layer in &mut self.layers {
-            if let FeedForward::Experts(experts) = &mut layer.feed {
-                experts.resolve(has);
+            match &mut layer.feed {
+                FeedForward::Experts(experts) => experts.resolve(has),
+                FeedForward::Both(both) => both.experts.resolve(has),
+                FeedForward::Gated(_) | FeedForward::Plain(_) | FeedForward::None => {}
             }
         }
     }
@@ -108,6 +114,7 @@ impl ModelConfig {
     pub(crate) fn global_tensors(&self) -> Vec<&TensorSpec> {
         let mut list = vec![&self.embedding.words.tensor];
         list.extend(self.embedding.positions.iter().map(|source| &source.tensor));
+        self.layer_inputs.iter().for_each(|inputs| inputs.each_tensor(&mut list));
         self.final_norm.each_tensor(&mut list);
         if let Some(linear) = &self.head.linear {
             linear.each_tensor(&mut list);

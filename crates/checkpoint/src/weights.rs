@@ -201,7 +201,8 @@ impl Weights {
             for tensor in &tensors {
                 self.check_one(&Required::from(*tensor))?;
             }
-            let known = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+            let unused = layer.unused_tensors();
+            let known = tensors.iter().chain(&unused).map(|tensor| tensor.name.as_str()).collect();
             self.check_contradictions(&layer.prefix, &known)?;
             self.check_transposed(layer)?;
         }

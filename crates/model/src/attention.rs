@@ -40,6 +40,10 @@ impl AttentionWeights {
         let qkv = room(qkv, rows.len() * stride);
         kernels.matmul(input, rows.len(), &self.qkv, qkv, Write::Set)?;
         self.rotate(kernels, qkv, rows, tables)?;
+        if self.kv_heads == 0 {
+            // The layer reads what an earlier one stored.
+            return Ok(());
+        }
         kernels.store_kv(kv.store, kv.layer, qkv, self.heads * self.head_dim, rows.slots_of(kv.in_window))
     }
 
@@ -70,6 +74,10 @@ impl AttentionWeights {
                 }
                 None => {}
             }
+        }
+        if let Some(norm) = &self.value_norm {
+            let values = HeadColumns { first: (heads + kv_heads) * head_dim, heads: kv_heads, head_dim };
+            kernels.norm_heads(qkv, stride, values, (norm.kind, &norm.weight, norm.eps))?;
         }
         if let Some(limit) = self.clip {
             kernels.clamp(qkv, stride, stride, limit)?;

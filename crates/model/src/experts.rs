@@ -11,17 +11,18 @@ use crate::feed::{ExpertActivation, ExpertMixture, ExpertWeights, RoutingRule, S
 use crate::scratch::{ExpertScratch, room};
 
 impl ExpertMixture {
-    /// Computes the weighted sum of its experts for each of `count` rows of `input` into `out`. Both have rows of
-    /// `hidden` elements. The shared network is not included.
+    /// Computes the weighted sum of its experts for each of `count` rows of `input` into `out`. The rows of `routed` choose
+    /// the experts. All have rows of `hidden` elements. The shared network is not included.
     pub(crate) fn sum(
         &self,
         kernels: &mut Kernels,
-        (input, count, hidden): (&[f32], usize, usize),
+        (input, routed): (&[f32], &[f32]),
+        (count, hidden): (usize, usize),
         scratch: &mut ExpertScratch,
         out: &mut [f32],
     ) -> Result<(), KernelError> {
         let logits = room(&mut scratch.logits, count * self.experts.len());
-        kernels.matmul(input, count, &self.router, logits, Write::Set)?;
+        kernels.matmul(routed, count, &self.router, logits, Write::Set)?;
         self.route(count, scratch);
         let Some(latent) = &self.latent else {
             return self.sum_routed(kernels, (input, count, hidden), scratch, out);
@@ -198,6 +199,9 @@ impl RoutingRule {
         if self.factor != 1.0 {
             taken.iter_mut().for_each(|(_, weight)| *weight *= self.factor);
         }
+        for (expert, weight) in taken {
+            *weight *= self.expert_scales.get(*expert).copied().unwrap_or(1.0);
+        }
     }
 }
 
@@ -266,7 +270,14 @@ mod tests {
     use super::*;
 
     fn routing(scores: ScoreRule) -> RoutingRule {
-        RoutingRule { scores, bias: Vec::new(), groups: None, renormalise: None, factor: 1.0 }
+        RoutingRule {
+            scores,
+            bias: Vec::new(),
+            groups: None,
+            renormalise: None,
+            factor: 1.0,
+            expert_scales: Vec::new(),
+        }
     }
 
     fn chosen(routing: &RoutingRule, logits: &[f32], count: usize) -> Vec<(usize, f32)> {
@@ -295,6 +306,8 @@ mod tests {
         let sigmoid =
             RoutingRule { bias: vec![0.5, 0.0, 0.0, 0.0], factor: 2.0, ..routing(ScoreRule::Sigmoid) };
         close("the bias only chooses", &chosen(&sigmoid, &logits, 2), &[(0, 1.0), (1, 1.6)]);
+        let scaled = RoutingRule { expert_scales: vec![1.0, 0.5, 1.0, 3.0], ..routing(ScoreRule::Softmax) };
+        close("a factor for each expert", &chosen(&scaled, &logits, 2), &[(1, 0.2), (3, 0.9)]);
         close(
             "the lower number of equals",
             &chosen(&routing(ScoreRule::Softmax), &[0.0; 4], 2),

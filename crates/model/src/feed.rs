@@ -4,6 +4,8 @@
 use headrace_kernels::Activation;
 use headrace_kernels::matrix::Matrix;
 
+use crate::norm::NormWeights;
+
 /// A feed-forward network.
 pub(crate) enum FeedWeights {
     Gated {
@@ -25,6 +27,18 @@ pub(crate) enum FeedWeights {
     Experts(Box<ExpertMixture>),
     /// No network.
     None,
+    Both(Box<DenseAndExperts>),
+}
+
+/// A dense network, and experts beside it.
+pub(crate) struct DenseAndExperts {
+    pub(crate) dense: FeedWeights,
+    pub(crate) dense_out_norm: NormWeights,
+    /// With the factor on the router's input.
+    pub(crate) router_norm: NormWeights,
+    pub(crate) expert_norm: NormWeights,
+    pub(crate) experts: ExpertMixture,
+    pub(crate) expert_out_norm: NormWeights,
 }
 
 impl FeedWeights {
@@ -36,6 +50,18 @@ impl FeedWeights {
             }
             FeedWeights::Experts(experts) => experts.bytes(),
             FeedWeights::None => 0,
+            FeedWeights::Both(both) => {
+                let DenseAndExperts {
+                    dense,
+                    dense_out_norm,
+                    router_norm,
+                    expert_norm,
+                    experts,
+                    expert_out_norm,
+                } = &**both;
+                let norms = [dense_out_norm, router_norm, expert_norm, expert_out_norm];
+                dense.bytes() + experts.bytes() + norms.into_iter().map(NormWeights::bytes).sum::<usize>()
+            }
         }
     }
 }
@@ -96,6 +122,8 @@ pub(crate) struct RoutingRule {
     pub(crate) groups: Option<(usize, usize, usize)>,
     pub(crate) renormalise: Option<f32>,
     pub(crate) factor: f32,
+    /// Factors on the weights, one for each expert. Empty if there are none.
+    pub(crate) expert_scales: Vec<f32>,
 }
 
 /// What the scores are.

@@ -10,7 +10,8 @@ use headrace_kernels::{HeadColumns, KernelError, Kernels, Queries, RopeTable, Wr
 
 use crate::attention::LayerKv;
 use crate::batch::Rows;
-use crate::layer::{LatentWeights, NormWeights};
+use crate::layer::LatentWeights;
+use crate::norm::NormWeights;
 use crate::scratch::{LatentScratch, Scratch, room};
 
 impl LatentWeights {

@@ -1,12 +1,13 @@
 //! The weights of decoder layers, packed for the kernels, with the options of each part. Must not know how a step is
 //! computed, or where weights are stored.
 
-use headrace_kernels::RowNorm;
 use headrace_kernels::matrix::Matrix;
+use headrace_kernels::{Activation, RowNorm};
 
 use crate::delta::DeltaWeights;
 use crate::feed::FeedWeights;
 use crate::mamba::MambaWeights;
+use crate::norm::NormWeights;
 use crate::short_conv::ShortConvWeights;
 
 /// One decoder layer. See [`headrace_checkpoint::decoder::LayerConfig`] for the meaning of the fields.
@@ -19,15 +20,41 @@ pub(crate) struct Layer {
     pub(crate) feed_out_norm: Option<NormWeights>,
     pub(crate) parallel: bool,
     pub(crate) residual_scale: f32,
+    pub(crate) tail: Option<LayerTail>,
 }
 
-/// A norm over whole rows.
-pub(crate) struct NormWeights {
-    pub(crate) kind: RowNorm,
-    pub(crate) eps: f32,
-    pub(crate) weight: Vec<f32>,
-    /// Empty if the norm has no bias.
-    pub(crate) bias: Vec<f32>,
+/// The last parts of a layer.
+pub(crate) struct LayerTail {
+    pub(crate) input: Option<LayerInputWeights>,
+    /// Factor on the stream.
+    pub(crate) scale: f32,
+}
+
+/// The network over the layer's own input.
+pub(crate) struct LayerInputWeights {
+    pub(crate) activation: Activation,
+    /// `width × hidden`.
+    pub(crate) gate: Matrix,
+    /// `hidden × width`.
+    pub(crate) projection: Matrix,
+    pub(crate) norm: NormWeights,
+    /// The layer's first element in a row of the inputs of all layers, and the elements of such a row.
+    pub(crate) first: usize,
+    pub(crate) stride: usize,
+}
+
+/// The weights of the inputs that layers have of their own. See
+/// [`headrace_checkpoint::decoder::LayerInputsConfig`].
+pub(crate) struct LayerInputs {
+    pub(crate) width: usize,
+    /// `vocab × layers·width`.
+    pub(crate) words: Matrix,
+    pub(crate) word_scale: f32,
+    /// `layers·width × hidden`.
+    pub(crate) projection: Matrix,
+    pub(crate) projection_scale: f32,
+    pub(crate) norm: NormWeights,
+    pub(crate) scale: f32,
 }
 
 /// A norm over query or key heads.
@@ -80,6 +107,7 @@ impl MixerWeights {
 /// Grouped-query attention.
 pub(crate) struct AttentionWeights {
     pub(crate) heads: usize,
+    /// Key heads that the layer computes, and as many value heads. 0 if it reads those of an earlier layer.
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
     /// Query, key and value heads, and the output gates if there are some: `(heads + 2·kv_heads)·head_dim × hidden` or
@@ -92,6 +120,7 @@ pub(crate) struct AttentionWeights {
     pub(crate) output: Matrix,
     pub(crate) query_norm: Option<HeadNorm>,
     pub(crate) key_norm: Option<HeadNorm>,
+    pub(crate) value_norm: Option<HeadNorm>,
     /// Index of the rotary table. `None` if nothing is rotated.
     pub(crate) table: Option<usize>,
     /// Growth of the queries: factor and positions.
@@ -106,7 +135,7 @@ pub(crate) struct AttentionWeights {
 
 impl AttentionWeights {
     fn bytes(&self) -> usize {
-        let heads = [&self.query_norm, &self.key_norm].into_iter().flatten();
+        let heads = [&self.query_norm, &self.key_norm, &self.value_norm].into_iter().flatten();
         let vectors = heads.map(|norm| norm.weight.len()).sum::<usize>() + self.sinks.len();
         self.qkv.bytes() + self.output.bytes() + 4 * vectors
     }
@@ -137,12 +166,6 @@ pub(crate) struct LatentWeights {
     pub(crate) scale: f32,
 }
 
-impl NormWeights {
-    pub(crate) fn bytes(&self) -> usize {
-        4 * (self.weight.len() + self.bias.len())
-    }
-}
-
 impl LatentWeights {
     /// Bytes of all weights.
     pub(crate) fn bytes(&self) -> usize {
@@ -157,6 +180,16 @@ impl Layer {
     pub(crate) fn bytes(&self) -> usize {
         let norms = [&self.mixer_norm, &self.mixer_out_norm, &self.feed_norm, &self.feed_out_norm];
         let norms: usize = norms.into_iter().flatten().map(NormWeights::bytes).sum();
-        norms + self.mixer.bytes() + self.feed.bytes()
+        let input = self.tail.as_ref().and_then(|tail| tail.input.as_ref());
+        let tail =
+            input.map_or(0, |input| input.gate.bytes() + input.projection.bytes() + input.norm.bytes());
+        norms + self.mixer.bytes() + self.feed.bytes() + tail
+    }
+}
+
+impl LayerInputs {
+    /// Bytes of all weights.
+    pub(crate) fn bytes(&self) -> usize {
+        self.words.bytes() + self.projection.bytes() + self.norm.bytes()
     }
 }

@@ -3,12 +3,13 @@
 
 use headrace_kernels::attention::{Sees, Span};
 use headrace_kernels::matrix::Matrix;
-use headrace_kernels::{Activation, KernelError, Kernels, RopeTable, RowNorm, Write};
+use headrace_kernels::{Activation, KernelError, Kernels, RopeTable, Write};
 
 use crate::attention::LayerKv;
 use crate::batch::Rows;
-use crate::feed::{ExpertMixture, FeedWeights};
-use crate::layer::{Layer, MixerWeights, NormWeights};
+use crate::feed::{DenseAndExperts, ExpertMixture, FeedWeights};
+use crate::layer::{Layer, LayerTail, MixerWeights};
+use crate::norm::NormWeights;
 use crate::scratch::{Scratch, room};
 use crate::states::LayerState;
 
@@ -71,7 +72,21 @@ impl LayerStep<'_> {
         if !layer.parallel {
             self.feed_input(layer, count)?;
         }
-        self.feed(layer, count)
+        self.feed(layer, count)?;
+        match &layer.tail {
+            Some(tail) => self.tail(tail, count, wanted),
+            None => Ok(()),
+        }
+    }
+
+    /// Computes what follows the feed-forward network.
+    fn tail(&mut self, tail: &LayerTail, count: usize, wanted: Option<&[usize]>) -> Result<(), KernelError> {
+        let Scratch { stream, layer_inputs, .. } = &mut *self.scratch;
+        let stream = room(stream, count * self.hidden);
+        if let Some(input) = &tail.input {
+            input.add(self.kernels, (stream, self.hidden), wanted, layer_inputs)?;
+        }
+        self.kernels.scale_and_cap(stream, self.hidden, tail.scale, None)
     }
 
     /// Computes what the mixer keeps of every row. Recurrent mixers compute their outputs too.
@@ -137,6 +152,10 @@ impl LayerStep<'_> {
             self.experts(experts, is_normed, count)?;
             return self.add_mixed(count, out);
         }
+        if let FeedWeights::Both(both) = &layer.feed {
+            self.both(both, is_normed, count)?;
+            return self.add_mixed(count, out);
+        }
         let Some((width, down)) = self.feed_inner(&layer.feed, is_normed, count)? else { return Ok(()) };
         self.add_output(down, |scratch| &mut scratch.inner, width, count, out)
     }
@@ -168,8 +187,29 @@ impl LayerStep<'_> {
                 self.kernels.activate(*activation, products, *inner)?;
                 Ok(Some((*inner, down)))
             }
-            FeedWeights::Experts(_) | FeedWeights::None => Ok(None),
+            FeedWeights::Experts(_) | FeedWeights::Both(_) | FeedWeights::None => Ok(None),
         }
+    }
+
+    /// Computes a dense network and the experts beside it, and leaves the sum of both normalized outputs in
+    /// `scratch.mixed`.
+    fn both(&mut self, both: &DenseAndExperts, is_normed: bool, count: usize) -> Result<(), KernelError> {
+        let hidden = self.hidden;
+        let Some((width, down)) = self.feed_inner(&both.dense, is_normed, count)? else { return Ok(()) };
+        let Scratch { stream, inner, output, mixed, experts: memory, both: beside, .. } = &mut *self.scratch;
+        let stream = &*room(stream, count * hidden);
+        let output = room(output, count * hidden);
+        self.kernels.matmul(room(inner, count * width), count, down, output, Write::Set)?;
+        let dense = room(&mut beside.dense, count * hidden);
+        both.dense_out_norm.apply(self.kernels, output, dense)?;
+        let routed = room(&mut beside.routed, count * hidden);
+        both.router_norm.apply(self.kernels, stream, routed)?;
+        let input = room(&mut beside.input, count * hidden);
+        both.expert_norm.apply(self.kernels, stream, input)?;
+        both.experts.sum(self.kernels, (input, routed), (count, hidden), memory, output)?;
+        let mixed = room(mixed, count * hidden);
+        both.expert_out_norm.apply(self.kernels, output, mixed)?;
+        self.kernels.add_scaled(dense, hidden, 1.0, mixed)
     }
 
     /// Computes experts and the shared network into `scratch.mixed`.
@@ -182,7 +222,7 @@ impl LayerStep<'_> {
         let Scratch { stream, normed, inner, output, mixed, experts: memory, .. } = &mut *self.scratch;
         let input = &*room(if is_normed { normed } else { stream }, count * hidden);
         let mixed = room(mixed, count * hidden);
-        experts.sum(self.kernels, (input, count, hidden), memory, mixed)?;
+        experts.sum(self.kernels, (input, input), (count, hidden), memory, mixed)?;
         if let Some((width, down)) = shared {
             let output = room(output, count * hidden);
             self.kernels.matmul(room(inner, count * width), count, down, output, Write::Set)?;
@@ -244,16 +284,6 @@ impl LayerStep<'_> {
         let normed = room(&mut self.scratch.normed, count * self.hidden);
         let stream = room(&mut self.scratch.stream, count * self.hidden);
         norm.apply(self.kernels, stream, normed)
-    }
-}
-
-impl NormWeights {
-    /// Normalizes each row of `x` into `out`.
-    pub(crate) fn apply(&self, kernels: &mut Kernels, x: &[f32], out: &mut [f32]) -> Result<(), KernelError> {
-        match self.kind {
-            RowNorm::Rms => kernels.rms_norm(x, &self.weight, self.eps, out),
-            RowNorm::Layer => kernels.layer_norm(x, &self.weight, &self.bias, self.eps, out),
-        }
     }
 }
 

@@ -102,7 +102,14 @@ fn window_of(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
 fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Option<LayerPlace>>) {
     let mut shapes: Vec<StoreShape> = Vec::new();
     let mut places = Vec::with_capacity(config.layers.len());
+    // A layer that others read must keep what it stored until they are computed.
+    let is_read = config.layers.iter().any(|layer| kv_of(&layer.mixer).is_some());
+    let kept = if is_read { KeptLayers::All } else { kept };
     for layer in &config.layers {
+        if let Some(of) = kv_of(&layer.mixer) {
+            places.push(places.get(of).copied().flatten());
+            continue;
+        }
         let Some(shape) = layer_shape(&layer.mixer) else {
             places.push(None);
             continue;
@@ -126,6 +133,11 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Optio
         }
     }
     (shapes, places)
+}
+
+/// The earlier layer whose keys and values a layer reads.
+fn kv_of(mixer: &MixerConfig) -> Option<usize> {
+    mixer.attention()?.kv_of
 }
 
 /// The shape of the keys and values of one layer, in a store without layers. `None` for layers without any.
@@ -174,6 +186,14 @@ pub fn weight_bytes(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Res
     };
     let words = (config.embedding.words.tensor.name.as_str(), config.vocab_size);
     add(&[words], embedding_role(config), config.hidden_size)?;
+    if let Some(inputs) = &config.layer_inputs {
+        let columns = inputs.words.tensor.shape.last().copied().unwrap_or(0);
+        let rows = inputs.words.tensor.shape.first().copied().unwrap_or(0);
+        add(&[(inputs.words.tensor.name.as_str(), rows)], Role::Inner, columns)?;
+        let projection = &inputs.projection;
+        let part = (projection.weight.tensor.name.as_str(), projection.outputs);
+        add(&[part], Role::Inner, projection.inputs)?;
+    }
     let layers = config.layers.iter().flat_map(LayerConfig::matrices).map(|linears| (linears, Role::Inner));
     let head = config.head.linear.iter().map(|linear| (vec![linear], Role::Head));
     for (linears, role) in head.chain(layers) {

@@ -182,6 +182,9 @@ impl Core {
                 row.iter_mut().zip(learned.unwrap_or_default()).for_each(|(x, learned)| *x += learned);
             }
         }
-        Ok(())
+        match &weights.layer_inputs {
+            Some(inputs) => inputs.compute(kernels, &rows.tokens, stream, &mut scratch.layer_inputs),
+            None => Ok(()),
+        }
     }
 }

@@ -29,6 +29,35 @@ pub(crate) struct Scratch {
     pub(crate) experts: ExpertScratch,
     /// Memory of latent attention.
     pub(crate) latent: LatentScratch,
+    /// Memory of the inputs that layers have of their own.
+    pub(crate) layer_inputs: LayerInputScratch,
+    /// Memory of experts beside a dense network.
+    pub(crate) both: BothScratch,
+}
+
+/// Memory of the inputs that layers have of their own, reused between steps.
+#[derive(Default)]
+pub(crate) struct LayerInputScratch {
+    /// Words of the tokens, `rows × layers·width`.
+    pub(crate) words: Vec<f32>,
+    /// Inputs of all layers, `rows × layers·width`.
+    pub(crate) inputs: Vec<f32>,
+    /// Gates of one layer, `rows × width`.
+    pub(crate) gates: Vec<f32>,
+    /// Output of one layer, `rows × hidden`, and the same normalized.
+    pub(crate) output: Vec<f32>,
+    pub(crate) output_normed: Vec<f32>,
+}
+
+/// Memory of experts beside a dense network, reused between steps. Each has `rows × hidden` elements.
+#[derive(Default)]
+pub(crate) struct BothScratch {
+    /// Output of the dense network, normalized.
+    pub(crate) dense: Vec<f32>,
+    /// The router's input.
+    pub(crate) routed: Vec<f32>,
+    /// The experts' input.
+    pub(crate) input: Vec<f32>,
 }
 
 /// Memory of latent attention, reused between steps.

@@ -1,6 +1,8 @@
 //! Loads the weights of a decoder, tensor by tensor, and packs them for the kernels. Must not know: how a step is
 //! computed.
 
+mod parts;
+
 use std::borrow::Cow;
 
 use headrace_checkpoint::decoder::{
@@ -10,7 +12,7 @@ use headrace_checkpoint::decoder::{
 use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
 use headrace_kernels::matrix::{Matrix, Part, WeightType};
 use headrace_kernels::pool::Pool;
-use headrace_kernels::{Activation, RowNorm, math};
+use headrace_kernels::{Activation, RowNorm};
 use headrace_quant::BlockType;
 
 use crate::error::ModelError;
@@ -18,7 +20,8 @@ use crate::feed::{
     ExpertActivation, ExpertMixture, ExpertWeights, FeedWeights, ProjectedExperts, RoutingRule, ScoreRule,
     SharedNetwork,
 };
-use crate::layer::{AttentionWeights, HeadNorm, LatentWeights, Layer, MixerWeights, NormWeights};
+use crate::layer::{AttentionWeights, HeadNorm, Layer, LayerInputs, MixerWeights};
+use crate::norm::NormWeights;
 use crate::pick::picked;
 use crate::quantize::{self, Role};
 
@@ -37,6 +40,8 @@ pub(crate) struct Weights {
     /// Cap of the logits.
     pub(crate) logit_cap: Option<f32>,
     pub(crate) final_norm: NormWeights,
+    /// Inputs that each layer has of its own.
+    pub(crate) layer_inputs: Option<LayerInputs>,
     pub(crate) layers: Vec<Layer>,
 }
 
@@ -50,7 +55,8 @@ impl Weights {
     pub(crate) fn bytes(&self) -> usize {
         let layers: usize = self.layers.iter().map(Layer::bytes).sum();
         let head = self.head.as_ref().map_or(0, Matrix::bytes);
-        layers + head + self.embedding.bytes() + self.final_norm.bytes() + 4 * self.positions.len()
+        let inputs = self.layer_inputs.as_ref().map_or(0, LayerInputs::bytes);
+        layers + inputs + head + self.embedding.bytes() + self.final_norm.bytes() + 4 * self.positions.len()
     }
 }
 
@@ -150,9 +156,11 @@ impl<'a> Loader<'a> {
         };
         let final_norm = self.norm(&config.final_norm)?;
         tensors.release_pages();
+        let layer_inputs =
+            config.layer_inputs.as_ref().map(|inputs| self.layer_inputs(inputs)).transpose()?;
         let mut layers = Vec::with_capacity(config.layers.len());
-        for layer in &config.layers {
-            layers.push(self.layer(layer)?);
+        for (index, layer) in config.layers.iter().enumerate() {
+            layers.push(self.layer(layer, (index, config.layers.len()))?);
             tensors.release_pages();
         }
         (self.progress)(self.total, self.total);
@@ -164,11 +172,13 @@ impl<'a> Loader<'a> {
             logit_scale: config.head.scale,
             logit_cap: config.head.cap,
             final_norm,
+            layer_inputs,
             layers,
         })
     }
 
-    fn layer(&mut self, config: &LayerConfig) -> Result<Layer, ModelError> {
+    /// Loads a layer, given its number and that of all layers.
+    fn layer(&mut self, config: &LayerConfig, place: (usize, usize)) -> Result<Layer, ModelError> {
         let mut norm = |of: &Option<NormConfig>| of.as_ref().map(|norm| self.norm(norm)).transpose();
         let (mixer_norm, mixer_out_norm) = (norm(&config.mixer_norm)?, norm(&config.mixer_out_norm)?);
         let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
@@ -189,6 +199,7 @@ impl<'a> Loader<'a> {
             feed_out_norm,
             parallel: config.parallel,
             residual_scale: config.residual_scale,
+            tail: config.tail.as_ref().map(|tail| self.tail(tail, place)).transpose()?,
         })
     }
 
@@ -197,20 +208,25 @@ impl<'a> Loader<'a> {
         let output = self.packed(&[&config.output], Role::Inner)?;
         let mut head_norm =
             |of: &Option<decoder::HeadNorm>| of.as_ref().map(|norm| self.head_norm(norm)).transpose();
-        let (query_norm, key_norm) = (head_norm(&config.query_norm)?, head_norm(&config.key_norm)?);
+        let query_norm = head_norm(&config.query_norm)?;
+        let (key_norm, value_norm) = match config.kv_of {
+            None => (head_norm(&config.key_norm)?, head_norm(&config.value_norm)?),
+            Some(_) => (None, None),
+        };
         let sinks = match &config.sinks {
             None => Vec::new(),
             Some(source) => self.elements(source, config.heads)?,
         };
         Ok(AttentionWeights {
             heads: config.heads,
-            kv_heads: config.kv_heads,
+            kv_heads: if config.kv_of.is_some() { 0 } else { config.kv_heads },
             head_dim: config.head_dim,
             qkv,
             is_gated: config.gate.is_some(),
             output,
             query_norm,
             key_norm,
+            value_norm,
             table: config.rotary.map(|rotary| rotary.table),
             growth: config
                 .rotary
@@ -221,36 +237,6 @@ impl<'a> Loader<'a> {
             window: config.window,
             sinks,
             clip: config.clip,
-        })
-    }
-
-    fn latent(&mut self, config: &decoder::LatentConfig) -> Result<LatentWeights, ModelError> {
-        let decoder::LatentQuery { compressed, plain, rotary } = &config.query;
-        let query_down = match compressed {
-            None => None,
-            Some((down, norm)) => Some((self.packed(&[down], Role::Inner)?, self.norm(norm)?)),
-        };
-        let grown =
-            config.score_growth.map_or(1.0, |growth| 0.1 * growth.mscale * math::ln(growth.factor) + 1.0);
-        let mut each = |heads: &[LinearConfig]| {
-            heads.iter().map(|head| self.packed(&[head], Role::Inner)).collect::<Result<Vec<_>, _>>()
-        };
-        let (key, value) = (each(&config.key)?, each(&config.value)?);
-        Ok(LatentWeights {
-            heads: config.heads,
-            latent_dim: config.latent_dim,
-            plain_dim: config.plain_dim,
-            rotary_dim: config.rotary_dim,
-            value_dim: config.value_dim,
-            query_down,
-            query: self.packed(&[plain, rotary], Role::Inner)?,
-            row: self.packed(&[&config.latent, &config.key_rotary], Role::Inner)?,
-            latent_norm: self.norm(&config.latent_norm)?,
-            key,
-            value,
-            output: self.packed(&[&config.output], Role::Inner)?,
-            table: config.table,
-            scale: (f64::from(config.scale) * grown * grown) as f32,
         })
     }
 
@@ -270,6 +256,7 @@ impl<'a> Loader<'a> {
             },
             FeedForward::Experts(experts) => FeedWeights::Experts(Box::new(self.experts(experts)?)),
             FeedForward::None => FeedWeights::None,
+            FeedForward::Both(both) => FeedWeights::Both(Box::new(self.both(both)?)),
         })
     }
 
@@ -329,7 +316,8 @@ impl<'a> Loader<'a> {
             Some(source) => self.elements(source, experts)?,
         };
         let groups = config.groups.map(|groups| (groups.count, groups.kept, groups.best));
-        Ok(RoutingRule { scores, bias, groups, renormalise: config.renormalise, factor: config.factor })
+        let (renormalise, factor) = (config.renormalise, config.factor);
+        Ok(RoutingRule { scores, bias, groups, renormalise, factor, expert_scales: Vec::new() })
     }
 
     /// Packs a small dense layer in f32, also if its type in the file is another, so that its products are exact in every

@@ -24,7 +24,7 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 65] = [
+const CHECKPOINTS: [&str; 68] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -35,6 +35,9 @@ const CHECKPOINTS: [&str; 65] = [
     "gemma2",
     "gemma3-cond",
     "gemma3-text",
+    "gemma4-cond",
+    "gemma4-moe",
+    "gemma4-ple",
     "glm4",
     "glm4-moe",
     "glm4-moe-lite",
@@ -423,9 +426,15 @@ fn a_sequence_has_the_same_bits_alone_and_in_a_batch_on_any_number_of_threads() 
             "deepseek-v3-yarn",
             "qwen2-moe-ct-w4a16",
             "qwen3-moe-fp8",
+            "gemma4-moe",
+            "gemma4-ple",
+            "glm4-moe-lite",
         ] {
             let checkpoint = checkpoint(&data(name), "config.json");
-            let cases = expected::<Expected>(&data(name)).cases;
+            let mut cases = expected::<Expected>(&data(name)).cases;
+            // Each sequence of the batch has eight blocks.
+            cases.retain(|case| case.ids.len() <= 8 * BLOCK_TOKENS);
+            cases.truncate(3);
             let mut alone = load(&checkpoint, isa, 1);
             let wanted: Vec<Vec<Vec<f32>>> = cases
                 .iter()

@@ -17,6 +17,8 @@ pub enum Architecture {
     Gemma2,
     /// `Gemma3ForCausalLM`, also within `Gemma3ForConditionalGeneration`.
     Gemma3,
+    /// `Gemma4ForCausalLM`, also within `Gemma4ForConditionalGeneration`.
+    Gemma4,
     /// `MistralForCausalLM`, also within `Mistral3ForConditionalGeneration`.
     Mistral,
     /// `Ministral3ForCausalLM`, also within `Mistral3ForConditionalGeneration`.
@@ -115,6 +117,8 @@ const ALL: &[ArchitectureNames] = &[
     named(Architecture::Gemma2, "Gemma2ForCausalLM", "gemma2", "gemma2", 8_192).of("Gemma 2"),
     named(Architecture::Gemma3, "Gemma3ForCausalLM", "gemma3_text", "gemma3", 131_072)
         .of("Gemma 3 (text, also of files with a vision part)"),
+    named(Architecture::Gemma4, "Gemma4ForCausalLM", "gemma4_text", "gemma4", 131_072)
+        .of("Gemma 4 E2B to 31B and 26B-A4B (text, also of files with a vision or audio part)"),
     named(Architecture::Mistral, "MistralForCausalLM", "mistral", "llama", 131_072)
         .of("Mistral 7B, Nemo, Small (text, also of files with a vision part)"),
     named(Architecture::Ministral3, "Ministral3ForCausalLM", "ministral3", "mistral3", 131_072)
@@ -181,6 +185,7 @@ const GGUF: &[Architecture] = &[Architecture::Llama, Architecture::Qwen2, Archit
 /// images it computes what a model of its own would.
 const WITH_TEXT_MODEL: &[&str] = &[
     "Gemma3ForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
     "LightOnOcrForConditionalGeneration",

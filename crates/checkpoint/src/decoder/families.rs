@@ -4,6 +4,7 @@
 mod deepseek;
 mod facts;
 mod gemma;
+mod gemma4;
 mod gpt;
 mod granite;
 mod granite_hybrid;
@@ -39,6 +40,7 @@ pub(crate) fn read(
         Architecture::Gemma => gemma::first(&fields),
         Architecture::Gemma2 => gemma::second(&fields),
         Architecture::Gemma3 => gemma::third(&fields),
+        Architecture::Gemma4 => gemma4::read(&fields),
         Architecture::Mistral => mistral::mistral(&fields),
         Architecture::Ministral3 => mistral::ministral(&fields),
         Architecture::Granite => granite::read(&fields),

@@ -1,6 +1,7 @@
 //! Feed-forward networks: gated and plain ones, and mixtures of experts. A router chooses a few experts for each row. Must
 //! not know architectures.
 
+use super::norm::NormConfig;
 use super::source::{LinearConfig, RowSource, TensorSpec};
 
 /// A feed-forward network.
@@ -14,6 +15,8 @@ pub enum FeedForward {
     Experts(Box<ExpertMixture>),
     /// No network: the layer is a mixer alone.
     None,
+    /// A network that every row passes, and experts beside it that read the stream through norms of their own.
+    Both(Box<DenseAndExperts>),
 }
 
 impl FeedForward {
@@ -27,6 +30,7 @@ impl FeedForward {
             }
             Self::Experts(experts) => experts.each_tensor(list),
             Self::None => {}
+            Self::Both(both) => both.each_tensor(list),
         }
     }
 
@@ -37,6 +41,7 @@ impl FeedForward {
             Self::Plain(feed) => vec![vec![&feed.up], vec![&feed.down]],
             Self::Experts(experts) => experts.matrices(),
             Self::None => Vec::new(),
+            Self::Both(both) => [both.dense.matrices(), both.experts.matrices()].concat(),
         }
     }
 
@@ -47,7 +52,41 @@ impl FeedForward {
             Self::Plain(feed) => feed.inner,
             Self::Experts(experts) => experts.inner,
             Self::None => 0,
+            Self::Both(both) => both.dense.inner(),
         }
+    }
+}
+
+/// A network that every row passes, with experts beside it. The sum of both normalized outputs is the output.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DenseAndExperts {
+    /// The network. It reads the layer's normalized input.
+    pub dense: FeedForward,
+    /// Norm of the network's output.
+    pub dense_out_norm: NormConfig,
+    /// Norm of the router's input, which is the stream.
+    pub router_norm: NormConfig,
+    /// Factor on the router's input, after the norm.
+    pub router_scale: f32,
+    /// Norm of the experts' input, which is the stream.
+    pub expert_norm: NormConfig,
+    /// The experts.
+    pub experts: ExpertMixture,
+    /// Factors on the weights of the chosen experts, one for each expert.
+    pub expert_scales: RowSource,
+    /// Norm of the experts' sum.
+    pub expert_out_norm: NormConfig,
+}
+
+impl DenseAndExperts {
+    fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+        let Self { dense_out_norm, router_norm, expert_norm, expert_out_norm, .. } = self;
+        self.dense.each_tensor(list);
+        self.experts.each_tensor(list);
+        [dense_out_norm, router_norm, expert_norm, expert_out_norm]
+            .into_iter()
+            .for_each(|norm| norm.each_tensor(list));
+        list.push(&self.expert_scales.tensor);
     }
 }
 

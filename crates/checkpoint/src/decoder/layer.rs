@@ -6,6 +6,7 @@ use super::latent::LatentConfig;
 use super::norm::{HeadNorm, NormConfig};
 use super::recurrent::{DeltaConfig, MambaConfig, ShortConvConfig};
 use super::source::{LinearConfig, RowSource, TensorSpec};
+use super::tail::LayerTail;
 
 /// A layer: a mixer over positions, and a feed-forward network on each position.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +30,8 @@ pub struct LayerConfig {
     pub parallel: bool,
     /// Factor on both outputs before they are added to the stream. 1 in most models.
     pub residual_scale: f32,
+    /// What follows the feed-forward network. `None` in most models.
+    pub tail: Option<Box<LayerTail>>,
 }
 
 /// How positions of a sequence exchange information.
@@ -94,6 +97,11 @@ pub struct AttentionConfig {
     pub query_norm: Option<HeadNorm>,
     /// Norm of the keys, before they are rotated.
     pub key_norm: Option<HeadNorm>,
+    /// Norm of the values.
+    pub value_norm: Option<HeadNorm>,
+    /// The earlier layer whose keys and values this layer reads instead of its own. `key`, `value` and their norms then
+    /// name tensors that a file may have and that change nothing.
+    pub kv_of: Option<usize>,
     /// The rotary embedding. `None` if the layer rotates nothing.
     pub rotary: Option<LayerRotary>,
     /// Factor on every score.
@@ -142,8 +150,20 @@ impl LayerConfig {
             MixerConfig::None => {}
         }
         self.feed.each_tensor(&mut list);
+        self.tail.iter().for_each(|tail| tail.each_tensor(&mut list));
         let mut seen = std::collections::BTreeSet::new();
         list.retain(|tensor| seen.insert(tensor.name.as_str()));
+        list
+    }
+
+    /// The tensors that a file may have of the layer and that change nothing.
+    pub(crate) fn unused_tensors(&self) -> Vec<&TensorSpec> {
+        let mut list = Vec::new();
+        if let MixerConfig::Attention(attention) = &self.mixer
+            && attention.kv_of.is_some()
+        {
+            attention.each_kv_tensor(&mut list);
+        }
         list
     }
 
@@ -151,6 +171,7 @@ impl LayerConfig {
     pub fn matrices(&self) -> Vec<Vec<&LinearConfig>> {
         let mut all = self.mixer.matrices();
         all.extend(self.feed.matrices());
+        all.extend(self.tail.iter().flat_map(|tail| tail.matrices()));
         all
     }
 }
@@ -158,16 +179,29 @@ impl LayerConfig {
 impl AttentionConfig {
     /// The projections of the layer's input, in the order in which their outputs follow each other.
     pub fn inputs(&self) -> Vec<&LinearConfig> {
-        [&self.query, &self.key, &self.value].into_iter().chain(&self.gate).collect()
+        match self.kv_of {
+            None => [&self.query, &self.key, &self.value].into_iter().chain(&self.gate).collect(),
+            Some(_) => [&self.query].into_iter().chain(&self.gate).collect(),
+        }
     }
 
     fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        for linear in self.inputs().into_iter().chain([&self.output]) {
-            linear.each_tensor(list);
+        self.query.each_tensor(list);
+        self.gate.iter().for_each(|gate| gate.each_tensor(list));
+        if self.kv_of.is_none() {
+            self.each_kv_tensor(list);
         }
-        for norm in [&self.query_norm, &self.key_norm].into_iter().flatten() {
+        self.output.each_tensor(list);
+        self.query_norm.iter().for_each(|norm| norm.norm().each_tensor(list));
+        list.extend(self.sinks.iter().map(|source| &source.tensor));
+    }
+
+    /// The tensors of keys and values.
+    fn each_kv_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+        self.key.each_tensor(list);
+        self.value.each_tensor(list);
+        for norm in [&self.key_norm, &self.value_norm].into_iter().flatten() {
             norm.norm().each_tensor(list);
         }
-        list.extend(self.sinks.iter().map(|source| &source.tensor));
     }
 }

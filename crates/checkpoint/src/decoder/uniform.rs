@@ -64,6 +64,7 @@ impl From<UniformConfig> for ModelConfig {
                 scale: 1.0,
             },
             layers: (0..uniform.layers).map(|index| uniform.layer(index)).collect(),
+            layer_inputs: None,
             rotary: vec![RotaryConfig { rope: uniform.rope.clone(), width: uniform.head_dim }],
             final_norm: uniform.norm("model.norm".to_owned()),
             head: HeadConfig {
@@ -123,6 +124,8 @@ impl UniformConfig {
                 output: linear("self_attn.o_proj", hidden, queries, self.o_bias),
                 query_norm: head_norm("self_attn.q_norm"),
                 key_norm: head_norm("self_attn.k_norm"),
+                value_norm: None,
+                kv_of: None,
                 rotary: Some(LayerRotary { table: 0, growth: None }),
                 scale: 1.0 / (self.head_dim as f32).sqrt(),
                 cap: None,
@@ -142,6 +145,7 @@ impl UniformConfig {
             feed_out_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
             prefix,
         }
     }

@@ -1,4 +1,4 @@
-//! `config.json`: both spellings, all twenty-one models, and every field that can be false or ask for an unsupported
+//! `config.json`: both spellings, all twenty-four models, and every field that can be false or ask for an unsupported
 //! feature.
 
 use headrace_checkpoint::decoder::MixerConfig;
@@ -110,6 +110,9 @@ fn both_spellings_of_every_family_mean_the_same_layers() {
         (config_pair!("deepseek-v3"), Architecture::DeepseekV3),
         (config_pair!("gemma2"), Architecture::Gemma2),
         (config_pair!("gemma3-text"), Architecture::Gemma3),
+        (config_pair!("gemma4-moe"), Architecture::Gemma4),
+        (config_pair!("gemma4-ple"), Architecture::Gemma4),
+        (config_pair!("glm4-moe-lite"), Architecture::Glm4MoeLite),
         (config_pair!("gpt-oss"), Architecture::GptOss),
         (config_pair!("gpt2"), Architecture::Gpt2),
         (config_pair!("granite"), Architecture::Granite),

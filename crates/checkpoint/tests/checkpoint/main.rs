@@ -1,6 +1,6 @@
 //! Tests of the checkpoint crate: real configurations in both spellings, refusals that name file and field, and
 //! malicious bytes. The latter must not cause a panic or a read outside a file. The data is a small Qwen3 with random
-//! weights and the configurations of twenty-one models.
+//! weights and the configurations of twenty-four models.
 
 #[cfg(test)]
 mod configs;
@@ -8,6 +8,8 @@ mod configs;
 mod directory;
 #[cfg(test)]
 mod encoders;
+#[cfg(test)]
+mod gemma4;
 #[cfg(test)]
 mod gguf;
 #[cfg(test)]

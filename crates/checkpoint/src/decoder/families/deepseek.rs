@@ -279,6 +279,7 @@ fn latent_decoder(
             feed_out_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = mixture.sparse.iter().enumerate().map(layer).collect::<Result<_, CheckpointError>>()?;

@@ -66,6 +66,7 @@ impl SizeNames {
 }
 
 /// The sizes of a model.
+#[derive(Clone)]
 pub(super) struct ModelFacts<'a> {
     pub(super) fields: Fields<'a>,
     names: SizeNames,
@@ -121,6 +122,11 @@ impl<'a> ModelFacts<'a> {
             is_tied: fields.flag("tie_word_embeddings")?.unwrap_or(defaults.is_tied),
         };
         Ok(facts)
+    }
+
+    /// The same sizes with other heads and another width of the feed-forward network, for the layers that have them.
+    pub(super) fn with(&self, head_dim: usize, kv_heads: usize, inner: usize) -> Self {
+        Self { head_dim, kv_heads, inner, ..self.clone() }
     }
 
     /// The width of the feed-forward network, which must be said.
@@ -260,6 +266,7 @@ impl<'a> ModelFacts<'a> {
                 scale: 1.0,
             },
             layers,
+            layer_inputs: None,
             rotary,
             final_norm,
             head: HeadConfig {
@@ -421,6 +428,8 @@ impl<'f, 'a> LayerParts<'f, 'a> {
             output: self.linear("self_attn.o_proj", hidden, queries, has_bias),
             query_norm: None,
             key_norm: None,
+            value_norm: None,
+            kv_of: None,
             rotary: table.map(|table| LayerRotary { table, growth: None }),
             scale: self.facts.usual_scale(),
             cap: None,
@@ -490,6 +499,7 @@ impl<'f, 'a> LayerParts<'f, 'a> {
             feed_out_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
             prefix: self.prefix,
         }
     }

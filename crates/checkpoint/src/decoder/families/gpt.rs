@@ -67,6 +67,7 @@ pub(super) fn second(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError
             feed_out_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
         }
     };
     let layers = (0..facts.layers).map(layer).collect();
@@ -133,6 +134,7 @@ pub(super) fn neo_x(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError>
             feed_out_norm: None,
             parallel,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = (0..facts.layers).map(layer).collect::<Result<_, CheckpointError>>()?;

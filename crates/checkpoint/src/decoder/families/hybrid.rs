@@ -88,6 +88,7 @@ pub(super) fn pre_norm_layer(
         feed_out_norm: None,
         parallel: false,
         residual_scale: 1.0,
+        tail: None,
     }
 }
 

@@ -62,6 +62,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError> 
             feed_out_norm: None,
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = kinds.iter().enumerate().map(layer).collect::<Result<_, CheckpointError>>()?;

@@ -68,6 +68,7 @@ fn decoder(
             feed_out_norm: parts.norm("post_feedforward_layernorm"),
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = windows.iter().enumerate().map(layer).collect::<Result<_, CheckpointError>>()?;

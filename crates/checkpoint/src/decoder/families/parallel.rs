@@ -91,6 +91,7 @@ fn command(
             feed_out_norm: None,
             parallel: true,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = windows.iter().enumerate().map(layer).collect::<Result<_, CheckpointError>>()?;

@@ -61,6 +61,7 @@ pub(super) fn second(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError
             feed_out_norm: None,
             parallel: true,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = (0..facts.layers).map(layer).collect::<Result<_, CheckpointError>>()?;
@@ -99,6 +100,7 @@ pub(super) fn glm(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError> {
             feed_out_norm: parts.norm("post_mlp_layernorm"),
             parallel: false,
             residual_scale: 1.0,
+            tail: None,
         })
     };
     let layers = (0..facts.layers).map(layer).collect::<Result<_, CheckpointError>>()?;
