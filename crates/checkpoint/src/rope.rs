@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::error::CheckpointError;
 use crate::fields::Fields;
-use crate::limits::{MAX_POSITIONS, MAX_ROPE_FACTOR, MAX_ROPE_THETA};
+use crate::limits::{MAX_HEAD_DIM, MAX_POSITIONS, MAX_ROPE_FACTOR, MAX_ROPE_THETA};
 
 /// The base that transformers assumes if a configuration gives none.
 pub(crate) const DEFAULT_THETA: f64 = 10_000.0;
 /// Default ends of YaRN's ramp, in turns over the context of the pretraining.
 pub(crate) const YARN_BETA_FAST: f64 = 32.0;
 pub(crate) const YARN_BETA_SLOW: f64 = 1.0;
-const SUPPORTED_TYPES: &str = "supported are default, linear, llama3, yarn";
+const SUPPORTED_TYPES: &str = "supported are default, linear, llama3, yarn, longrope";
 
 /// Rotary position embedding over the whole `head_dim`, in the halves-rotated layout of transformers.
 #[derive(Debug, Clone, PartialEq)]
@@ -65,6 +65,20 @@ pub enum RopeScaling {
         /// `(0.1·a·ln factor + 1) / (0.1·b·ln factor + 1)`, and without them `0.1·ln factor + 1`.
         mscales: Option<(f64, f64)>,
     },
+    /// LongRoPE (<https://arxiv.org/abs/2402.13753>): every pair's frequency is divided by its own factor, of one list up
+    /// to the context of the pretraining and of another one beyond it. Cos and sin are multiplied by an attention factor.
+    Long {
+        /// Positive factors of the pairs, for contexts up to `original_max_positions`.
+        short: Arc<[f32]>,
+        /// Positive factors of the pairs, for longer contexts.
+        long: Arc<[f32]>,
+        /// Context of the pretraining, in positions.
+        original_max_positions: usize,
+        /// How much longer the longest context is. At least 1.
+        factor: f64,
+        /// The attention factor, if the file gives it. Else `√(1 + ln factor / ln original_max_positions)`.
+        attention_factor: Option<f64>,
+    },
     /// Every pair's frequency is divided by its own factor. GGUF files store Llama 3.1's scaling in this form.
     Divided {
         /// `head_dim / 2` positive factors.
@@ -102,13 +116,16 @@ impl Rope {
         let Some(fields) = config.object("rope_parameters")? else { return Ok(None) };
         let Some(fields) = fields.inner_object(layer_type) else { return Ok(None) };
         let theta = theta(&fields)?.unwrap_or(DEFAULT_THETA);
-        Ok(Some(Self { theta, scaling: scaling(&fields, None)? }))
+        Ok(Some(Self { theta, scaling: scaling(&fields, ContextLengths::default())? }))
     }
 
     fn read_any(config: &Fields<'_>, default_theta: f64) -> Result<Self, CheckpointError> {
-        let original = config.count("original_max_position_embeddings", 1..=MAX_POSITIONS)?;
+        let contexts = ContextLengths {
+            original: config.count("original_max_position_embeddings", 1..=MAX_POSITIONS)?,
+            longest: config.count("max_position_embeddings", 1..=MAX_POSITIONS)?,
+        };
         let top = theta(config)?;
-        let spelled = |fields: Fields<'_>| spelled(&fields, original);
+        let spelled = |fields: Fields<'_>| spelled(&fields, contexts);
         let old = config.object("rope_scaling")?.map(spelled).transpose()?;
         let new = config.object("rope_parameters")?.map(spelled).transpose()?;
         if let (Some((_, old)), Some((_, new))) = (&old, &new)
@@ -133,11 +150,20 @@ impl Rope {
 /// The content of one of the two objects: its base, if it has one, and the scaling.
 type Spelled = (Option<f64>, RopeScaling);
 
-fn spelled(fields: &Fields<'_>, original: Option<usize>) -> Result<Spelled, CheckpointError> {
+/// The contexts that a file gives beside the object.
+#[derive(Clone, Copy, Default)]
+struct ContextLengths {
+    /// That of the pretraining, in positions.
+    original: Option<usize>,
+    /// The longest, in positions.
+    longest: Option<usize>,
+}
+
+fn spelled(fields: &Fields<'_>, contexts: ContextLengths) -> Result<Spelled, CheckpointError> {
     if let Some((layer_type, value)) = fields.values().find(|(_, value)| value.is_object()) {
         return Err(fields.unsupported(layer_type, value, "one RoPE for all layers is"));
     }
-    Ok((theta(fields)?, scaling(fields, original)?))
+    Ok((theta(fields)?, scaling(fields, contexts)?))
 }
 
 fn theta(fields: &Fields<'_>) -> Result<Option<f64>, CheckpointError> {
@@ -158,7 +184,7 @@ fn refuse_partial(config: &Fields<'_>) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-fn scaling(fields: &Fields<'_>, original: Option<usize>) -> Result<RopeScaling, CheckpointError> {
+fn scaling(fields: &Fields<'_>, contexts: ContextLengths) -> Result<RopeScaling, CheckpointError> {
     // Configurations from before transformers 4.43 use the key `type`.
     let key = if fields.get("rope_type").is_some() { "rope_type" } else { "type" };
     match fields.text(key)? {
@@ -166,7 +192,9 @@ fn scaling(fields: &Fields<'_>, original: Option<usize>) -> Result<RopeScaling, 
         None | Some("default" | "mrope") => Ok(RopeScaling::None),
         Some("linear") => Ok(RopeScaling::Linear { factor: factor(fields)? }),
         Some("llama3") => llama3(fields),
-        Some("yarn") => yarn(fields, original),
+        Some("yarn") => yarn(fields, contexts.original),
+        // Configurations of Phi-3 from before transformers 4.43 call it `su`.
+        Some("longrope" | "su") => long(fields, contexts),
         Some(other) => Err(fields.unsupported(key, &Value::from(other), SUPPORTED_TYPES)),
     }
 }
@@ -213,6 +241,35 @@ fn yarn(fields: &Fields<'_>, original: Option<usize>) -> Result<RopeScaling, Che
         attention_factor: fields.number("attention_factor", 0.0, MAX_ROPE_FACTOR)?,
         mscales: mscale("mscale")?.zip(mscale("mscale_all_dim")?),
     })
+}
+
+fn long(fields: &Fields<'_>, contexts: ContextLengths) -> Result<RopeScaling, CheckpointError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let original = fields.count(ORIGINAL, 2..=MAX_POSITIONS)?.or(contexts.original);
+    let original = original.ok_or_else(|| fields.missing(ORIGINAL))?;
+    let factor = match (fields.number_from("factor", 1.0, MAX_ROPE_FACTOR)?, contexts.longest) {
+        (Some(factor), _) => factor,
+        (None, Some(longest)) => (longest as f64 / original.max(2) as f64).max(1.0),
+        (None, None) => return Err(fields.missing("factor")),
+    };
+    Ok(RopeScaling::Long {
+        short: pair_factors(fields, "short_factor")?,
+        long: pair_factors(fields, "long_factor")?,
+        original_max_positions: original.max(2),
+        factor,
+        attention_factor: fields.number("attention_factor", 0.0, MAX_ROPE_FACTOR)?,
+    })
+}
+
+/// Reads a list of positive factors.
+fn pair_factors(fields: &Fields<'_>, field: &str) -> Result<Arc<[f32]>, CheckpointError> {
+    let Some(value) = fields.get(field) else { return Err(fields.missing(field)) };
+    let expected = format!("a list of at most {} positive numbers", MAX_HEAD_DIM / 2);
+    let items = value.as_array().filter(|items| items.len() <= MAX_HEAD_DIM / 2);
+    let number =
+        |item: &Value| item.as_f64().filter(|n| (*n as f32).is_normal() && *n > 0.0 && *n <= MAX_ROPE_FACTOR);
+    let all = items.and_then(|items| items.iter().map(|item| number(item).map(|n| n as f32)).collect());
+    all.ok_or_else(|| fields.wrong(field, value, &expected))
 }
 
 fn factor(fields: &Fields<'_>) -> Result<f64, CheckpointError> {

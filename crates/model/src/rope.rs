@@ -9,10 +9,20 @@ pub fn tables(config: &ModelConfig, positions: usize) -> Vec<RopeTable> {
     config.rotary.iter().map(|rotary| table(&rotary.rope, rotary.width, positions)).collect()
 }
 
+/// Whether contexts of up to `positions` positions use the second list of factors of LongRoPE. The list is chosen once for
+/// a model, because the keys of one cache must agree.
+pub(crate) fn is_long(config: &ModelConfig, positions: usize) -> bool {
+    let is_long = |scaling: &RopeScaling| match scaling {
+        RopeScaling::Long { original_max_positions, .. } => positions > *original_max_positions,
+        _ => false,
+    };
+    config.rotary.iter().any(|rotary| is_long(&rotary.rope.scaling))
+}
+
 /// Computes cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as in training. Cos
 /// and sin are our own implementations, so that no bit depends on the system's library.
 pub fn table(rope: &Rope, width: usize, positions: usize) -> RopeTable {
-    let frequencies = frequencies(rope, width);
+    let frequencies = frequencies(rope, width, positions);
     let factor = attention_factor(&rope.scaling);
     let mut table = RopeTable {
         half: frequencies.len(),
@@ -30,13 +40,13 @@ pub fn table(rope: &Rope, width: usize, positions: usize) -> RopeTable {
 }
 
 /// Radians per position for each pair of a head: `theta^(−2i / head_dim)`, scaled.
-fn frequencies(rope: &Rope, width: usize) -> Vec<f32> {
+fn frequencies(rope: &Rope, width: usize, positions: usize) -> Vec<f32> {
     let head_dim = width as f64;
     let (theta, scaling) = (rope.theta, &rope.scaling);
     (0..width / 2)
         .map(|pair| {
             let plain = f64::from(math::pow(theta, -2.0 * pair as f64 / head_dim) as f32);
-            scaled(plain, pair, Base { theta, head_dim }, scaling) as f32
+            scaled(plain, pair, Base { theta, head_dim, positions }, scaling) as f32
         })
         .collect()
 }
@@ -46,6 +56,8 @@ fn frequencies(rope: &Rope, width: usize) -> Vec<f32> {
 struct Base {
     theta: f64,
     head_dim: f64,
+    /// The longest context, in positions.
+    positions: usize,
 }
 
 fn scaled(frequency: f64, pair: usize, base: Base, scaling: &RopeScaling) -> f64 {
@@ -53,6 +65,10 @@ fn scaled(frequency: f64, pair: usize, base: Base, scaling: &RopeScaling) -> f64
         RopeScaling::None => frequency,
         RopeScaling::Linear { factor } => frequency / factor,
         RopeScaling::Divided { factors } => {
+            factors.get(pair).map_or(frequency, |factor| frequency / f64::from(*factor))
+        }
+        RopeScaling::Long { short, long, original_max_positions, .. } => {
+            let factors = if base.positions > *original_max_positions { long } else { short };
             factors.get(pair).map_or(frequency, |factor| frequency / f64::from(*factor))
         }
         RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_positions } => {
@@ -90,18 +106,42 @@ impl Base {
 
 /// The factor on cos and sin.
 fn attention_factor(scaling: &RopeScaling) -> f64 {
-    let RopeScaling::Yarn { factor, attention_factor, mscales, .. } = scaling else { return 1.0 };
-    let grown = |scale: f64| 0.1 * scale * math::ln(*factor) + 1.0;
-    match (attention_factor, mscales) {
-        (Some(given), _) => *given,
-        (None, Some((scale, all))) => grown(*scale) / grown(*all),
-        (None, None) => grown(1.0),
+    let grown = |factor: f64, scale: f64| 0.1 * scale * math::ln(factor) + 1.0;
+    match scaling {
+        RopeScaling::Yarn { attention_factor: Some(given), .. }
+        | RopeScaling::Long { attention_factor: Some(given), .. } => *given,
+        RopeScaling::Yarn { factor, mscales: Some((scale, all)), .. } => {
+            grown(*factor, *scale) / grown(*factor, *all)
+        }
+        RopeScaling::Yarn { factor, .. } => grown(*factor, 1.0),
+        RopeScaling::Long { factor, .. } if *factor <= 1.0 => 1.0,
+        RopeScaling::Long { factor, original_max_positions, .. } => {
+            (1.0 + math::ln(*factor) / math::ln(*original_max_positions as f64)).sqrt()
+        }
+        _ => 1.0,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const BASE: Base = Base { theta: 10_000.0, head_dim: 16.0, positions: 64 };
+
+    #[test]
+    fn the_longest_context_chooses_the_factors_of_longrope() {
+        let long = RopeScaling::Long {
+            short: [1.0, 2.0].into(),
+            long: [1.0, 8.0].into(),
+            original_max_positions: 64,
+            factor: 8.0,
+            attention_factor: None,
+        };
+        for (positions, expected) in [(1, 0.5), (64, 0.5), (65, 0.125), (512, 0.125)] {
+            assert_eq!(scaled(1.0, 1, Base { positions, ..BASE }, &long), expected, "{positions}");
+        }
+        assert!((attention_factor(&long) - (1.0 + 8f64.ln() / 64f64.ln()).sqrt()).abs() < 1e-12);
+    }
 
     #[test]
     fn scaling_follows_the_published_definitions() {
@@ -121,7 +161,7 @@ mod tests {
             (0.01, llama3.clone(), 0.00125),
             (between, llama3, between * (2.0 / 3.0 / 8.0 + 1.0 / 3.0)),
         ] {
-            let got = scaled(frequency, 1, Base { theta: 10_000.0, head_dim: 16.0 }, &scaling);
+            let got = scaled(frequency, 1, BASE, &scaling);
             assert!((got - expected).abs() < 1e-12, "{frequency} {scaling:?}: {got}");
         }
     }
@@ -138,7 +178,7 @@ mod tests {
             mscales,
         };
         // With theta 10000 and 16 dimensions the ramp goes from pair −0.99 (so 0) to 2.016 (so 3, if rounded).
-        let base = Base { theta: 10_000.0, head_dim: 16.0 };
+        let base = BASE;
         for (pair, truncate, expected) in [
             (0, true, 1.0),
             (1, true, 2.0 / 3.0 + 1.0 / 3.0 / 4.0),

@@ -388,6 +388,31 @@ fn quantized_checkpoints_have_the_same_bits_in_any_chunks_in_both_modes() {
     }
 }
 
+/// The first list of factors up to 96 positions, and the second one beyond.
+#[test]
+fn longrope_has_the_factors_of_the_longest_context_on_every_instruction_set() {
+    const ORIGINAL: usize = 96;
+    let dir = data("phi3-longrope");
+    for isa in isas() {
+        for config in ["config.json", "config.v5.json"] {
+            let checkpoint = checkpoint(&dir, config);
+            for (max_positions, numerics) in [(ORIGINAL, "/v"), (ORIGINAL + 100, "/longrope")] {
+                let options =
+                    LoadOptions { max_positions: Some(max_positions), ..LoadOptions::exact(isa, 2, 64) };
+                let mut model = Model::load(&checkpoint, options, &mut |_, _| ()).unwrap();
+                assert!(model.numerics().contains(numerics), "{}", model.numerics());
+                assert_eq!(model.numerics().contains("longrope"), max_positions > ORIGINAL);
+                let cases = expected::<Expected>(&dir).cases;
+                let is_of = |case: &&Case| (case.ids.len() > ORIGINAL) == (max_positions > ORIGINAL);
+                for case in cases.iter().filter(is_of) {
+                    let what = format!("{} ids, {config} for {max_positions} on {isa}", case.ids.len());
+                    check_case(&what, &mut model, isa, case);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_demo_model_answers_as_recorded_on_every_instruction_set() {
     let checkpoint = checkpoint(&demo(), "config.json");

@@ -127,7 +127,7 @@ const ALL: &[ArchitectureNames] = &[
         .of("Granite 3, Granite 4 dense"),
     named(Architecture::Olmo2, "Olmo2ForCausalLM", "olmo2", "olmo2", 2_048).of("OLMo 2"),
     named(Architecture::Olmo3, "Olmo3ForCausalLM", "olmo3", "olmo2", 65_536).of("OLMo 3"),
-    named(Architecture::Phi3, "Phi3ForCausalLM", "phi3", "phi3", 4_096).of("Phi-3, Phi-4 (without longrope)"),
+    named(Architecture::Phi3, "Phi3ForCausalLM", "phi3", "phi3", 4_096).of("Phi-3, Phi-3.5, Phi-4"),
     named(Architecture::Phi, "PhiForCausalLM", "phi", "phi2", 2_048).of("Phi-1.5, Phi-2"),
     named(Architecture::Gpt2, "GPT2LMHeadModel", "gpt2", "gpt2", 1_024).of("GPT-2"),
     named(Architecture::GptNeoX, "GPTNeoXForCausalLM", "gpt_neox", "gptneox", 2_048).of("Pythia, GPT-NeoX"),

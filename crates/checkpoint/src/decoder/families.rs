@@ -74,6 +74,7 @@ pub(crate) fn read(
         Architecture::Glm4MoeLite => deepseek::glm_flash(&fields),
         Architecture::Glm4Moe => deepseek::glm(&fields),
     }?;
+    facts::check_pair_factors(&fields, &config)?;
     unread::refuse_unread(&fields, &known)?;
     Ok(config)
 }

@@ -356,6 +356,11 @@ fn absurd_numbers_are_refused_with_the_field_named() {
 #[test]
 fn unsupported_features_are_refused_with_the_field_named() {
     let scaling = |kind: &str| json!({"rope_type": kind, "factor": 4.0});
+    let long = |short: Value, long: Value| {
+        let original = ("original_max_position_embeddings", json!(64));
+        let fields = [("type", json!("longrope")), original, ("short_factor", short), ("long_factor", long)];
+        Value::Object(fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect())
+    };
     check_refused(vec![
         set("rope_scaling", scaling("dynamic"), &["rope_scaling.rope_type", "\"dynamic\"", "linear, llama3"]),
         set(
@@ -368,8 +373,26 @@ fn unsupported_features_are_refused_with_the_field_named() {
             json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 0.5}),
             &["rope_scaling.beta_fast", "found 0.5", "at least beta_slow 1"],
         ),
-        set("rope_scaling", json!({"type": "longrope"}), &["rope_scaling.type", "\"longrope\""]),
-        set("rope_parameters", scaling("su"), &["rope_parameters.rope_type", "\"su\""]),
+        set(
+            "rope_scaling",
+            json!({"type": "longrope"}),
+            &["rope_scaling.original_max_position_embeddings", "is missing"],
+        ),
+        set(
+            "rope_parameters",
+            scaling("su"),
+            &["rope_parameters.original_max_position_embeddings", "is missing"],
+        ),
+        set("rope_scaling", long(json!([1.0]), json!(null)), &["rope_scaling.long_factor", "is missing"]),
+        set("rope_scaling", long(json!([0.0]), json!([1.0])), &["short_factor", "positive numbers"]),
+        set("rope_scaling", long(json!([1e-60]), json!([1.0])), &["short_factor", "positive numbers"]),
+        set("rope_scaling", long(json!(vec![1.0; 513]), json!([1.0])), &["short_factor", "at most 512"]),
+        set("rope_scaling", long(json!([1.0]), json!([1.0])), &["short_factor", "1 factors for 8 pairs"]),
+        set(
+            "rope_scaling",
+            long(json!(vec![1.0; 8]), json!([1.0])),
+            &["long_factor", "1 factors for 8 pairs"],
+        ),
         set(
             "rope_parameters",
             json!({"full_attention": {"rope_theta": 1.0}}),

@@ -240,6 +240,9 @@ fn rope(config: &ModelConfig) -> String {
             RopeScaling::Linear { factor } => format!("linear, {factor}×"),
             RopeScaling::Llama3 { factor, .. } => format!("Llama 3, {factor}×"),
             RopeScaling::Yarn { factor, .. } => format!("YaRN, {factor}×"),
+            RopeScaling::Long { original_max_positions, factor, .. } => {
+                format!("LongRoPE, {factor}×, other factors beyond {original_max_positions} tokens")
+            }
             RopeScaling::Divided { .. } => "a factor for each pair".to_owned(),
         };
         format!("base {}, {scaling}", rotary.rope.theta)

@@ -245,7 +245,7 @@ fn score_growth(fields: &Fields<'_>, rope: &Rope) -> Result<Option<ScoreGrowth>,
         RopeScaling::Yarn { factor, .. }
         | RopeScaling::Linear { factor }
         | RopeScaling::Llama3 { factor, .. } => factor,
-        RopeScaling::None | RopeScaling::Divided { .. } => return Ok(None),
+        RopeScaling::None | RopeScaling::Long { .. } | RopeScaling::Divided { .. } => return Ok(None),
     };
     for object in ["rope_parameters", "rope_scaling"] {
         if let Some(inner) = fields.object(object)?

@@ -12,7 +12,7 @@ use crate::decoder::{
 use crate::error::CheckpointError;
 use crate::fields::Fields;
 use crate::limits;
-use crate::rope::Rope;
+use crate::rope::{Rope, RopeScaling};
 
 /// What an architecture's class assumes if a configuration does not say it. `None` means that it must be said.
 #[derive(Clone, Copy)]
@@ -515,4 +515,18 @@ pub(super) fn with_neighbouring_pairs(mut attention: AttentionConfig, rotated: u
         }
     }
     attention
+}
+
+/// Checks that a list of factors has one for each pair of rotated elements.
+pub(super) fn check_pair_factors(fields: &Fields<'_>, config: &ModelConfig) -> Result<(), CheckpointError> {
+    for rotary in &config.rotary {
+        let RopeScaling::Long { short, long, .. } = &rotary.rope.scaling else { continue };
+        for (field, factors) in [("rope_scaling.short_factor", short), ("rope_scaling.long_factor", long)] {
+            if factors.len() != rotary.width / 2 {
+                let (found, pairs) = (factors.len(), rotary.width / 2);
+                return Err(fields.problem(field, format!("has {found} factors for {pairs} pairs")));
+            }
+        }
+    }
+    Ok(())
 }

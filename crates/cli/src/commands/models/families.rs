@@ -23,7 +23,9 @@ compressed-tensors and MXFP4 in safetensors, and the [types of GGUF](start.md#we
 f32, f16 or bf16. GPT-2 stores its matrices transposed and is read without quantization.
 
 Layers with a window keep only the window in the cache, and recurrent layers one state for each sequence. Latent attention
-(DeepSeek, GLM-4.7-Flash) keeps one row of `kv_lora_rank + qk_rope_head_dim` elements for each token and layer.
+(DeepSeek, GLM-4.7-Flash) keeps one row of `kv_lora_rank + qk_rope_head_dim` elements for each token and layer. LongRoPE
+(Phi) has two lists of factors: a model whose context here (`max_positions`) is longer than that of its pretraining uses
+the second one for all requests, else the first one.
 
 | checkpoints | class | GGUF | GPU |
 |---|---|---|---|
