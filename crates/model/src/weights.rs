@@ -432,6 +432,8 @@ impl<'a> Loader<'a> {
             let problem = format!("{} with shape {:?} has no rows of {k}", tensor.dtype.name(), tensor.shape);
             ModelError::Tensor { name: source.tensor.name.clone(), problem }
         })?;
+        // Several parts may take rows of one tensor, so only those taken are done.
+        self.count(rows.len());
         Ok((weight_type(tensor.dtype), rows))
     }
 
@@ -474,10 +476,17 @@ impl<'a> Loader<'a> {
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'a>, ModelError> {
-        self.part(name, shape, None)
+        let tensor = self.part(name, shape, None)?;
+        self.count(tensor.bytes.len());
+        Ok(tensor)
     }
 
-    /// Returns a tensor of `shape`, or one of the matrices of `shape` that the tensor stacks.
+    fn count(&mut self, bytes: usize) {
+        self.done = self.done.saturating_add(bytes as u64).min(self.total);
+    }
+
+    /// Returns a tensor of `shape`, or one of the matrices of `shape` that the tensor stacks. Does not count its bytes as
+    /// done.
     fn part(&mut self, name: &str, shape: &[usize], expert: Option<usize>) -> Result<Tensor<'a>, ModelError> {
         (self.progress)(self.done, self.total);
         let tensor = match expert {
@@ -488,7 +497,6 @@ impl<'a> Loader<'a> {
             let problem = format!("has shape {:?}, not {shape:?}", tensor.shape);
             return Err(ModelError::Tensor { name: name.to_owned(), problem });
         }
-        self.done = self.done.saturating_add(tensor.bytes.len() as u64).min(self.total);
         Ok(tensor)
     }
 }
