@@ -92,6 +92,19 @@ pub enum CheckpointError {
     },
 }
 
+/// Classes that a message names before it refers to the list of all.
+const NAMED_CLASSES: usize = 12;
+
+/// The first of the supported classes, and how to see the others.
+fn class_names(classes: &[&str]) -> String {
+    let (first, others) = classes.split_at(classes.len().min(NAMED_CLASSES));
+    let named = first.join(", ");
+    match others.len() {
+        0 => named,
+        more => format!("{named} and {more} more; `headrace models families` lists them"),
+    }
+}
+
 impl fmt::Display for CheckpointError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -116,7 +129,7 @@ impl fmt::Display for CheckpointError {
                 f,
                 "config.json: field \"architectures\": {} is not supported; supported are {}",
                 with_needs(found, found),
-                supported.join(", ")
+                class_names(supported)
             ),
             Self::UnsupportedFeature { file, field, found, supported } => {
                 write!(f, "{file}: field \"{field}\": {found} is not supported; {supported}")

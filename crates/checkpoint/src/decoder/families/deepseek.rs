@@ -30,6 +30,9 @@ pub(super) fn second(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointError
         Some("group_limited_greedy") => RouterKind::SoftmaxOfGroups,
         _ => RouterKind::Softmax,
     };
+    if let (Some(false), Some(value)) = (fields.flag("rope_interleave")?, fields.get("rope_interleave")) {
+        return Err(fields.unsupported("rope_interleave", value, "true is"));
+    }
     expect_one_of(fields, "scoring_func", &["softmax"])?;
     fields.required_count("num_experts_per_tok", 1..=limits::MAX_EXPERTS)?;
     let mixture = MixtureFacts::read(&facts, scores, MixtureDefaults { shared: 2, dense: 0, ..DEFAULTS })?;

@@ -163,7 +163,10 @@ impl MixtureFacts {
         let renormalise = fields.flag("norm_topk_prob")?.unwrap_or(true).then_some(1e-20);
         Ok(Self {
             of,
-            shared: optional("moe_shared_expert_intermediate_size")?,
+            shared: {
+                fields.count("n_shared_experts", 0..=1)?;
+                optional("moe_shared_expert_intermediate_size")?
+            },
             latent: optional("moe_latent_size")?,
             routing: RoutingConfig {
                 scores: ScoreKind::Sigmoid,
