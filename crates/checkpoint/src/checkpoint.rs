@@ -73,7 +73,8 @@ impl Checkpoint {
 
     /// Returns the tensor with the given name, as Hugging Face's checkpoints name it. A quantized matrix whose codes and
     /// scales are tensors of their own is made from them, under the name that it has without quantization. Stacked
-    /// matrices of MXFP4 have the name of their codes, `…_blocks`, and their rows are outputs.
+    /// matrices of MXFP4 have the name of their codes, `…_blocks`, and their rows are outputs. Tensors whose rows a GGUF file
+    /// stores otherwise, such as those of all experts in one, have their names of that file.
     ///
     /// # Errors
     /// [`CheckpointError::Tensor`] if there is no such tensor, or if its element type is not a [`crate::DType`]. The

@@ -2,11 +2,15 @@
 //! (<https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>). Every count, length and offset is checked against the
 //! file's length and a named limit before it is used. Must not know the meaning of any key except the alignment.
 
+mod architecture;
 mod config;
 mod cursor;
+mod layout;
+mod members;
 mod meta;
 pub(crate) mod model;
 mod names;
+mod rotary;
 mod tensor_type;
 mod tokenizer;
 mod value;

@@ -9,7 +9,7 @@ use crate::tensor::DType;
 /// A tensor that must exist.
 pub(crate) struct Required {
     pub(crate) name: String,
-    /// One or two dimensions, outermost first.
+    /// One to three dimensions, outermost first.
     pub(crate) shape: Vec<usize>,
     /// The fields of `config.json` that give the shape, in the same order.
     pub(crate) fields: Cow<'static, str>,

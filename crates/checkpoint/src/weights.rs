@@ -23,8 +23,8 @@ pub(crate) struct Weights {
     pub(crate) listed_in: String,
     /// The part of the checkpoint that calls for the tensors, as errors name it.
     pub(crate) called_for_by: &'static str,
-    /// Returns the name of a tensor in files of this format, if it differs.
-    pub(crate) alias_of: fn(&str) -> Option<String>,
+    /// Names of tensors in files of this format, by their names in Hugging Face's checkpoints, where they differ.
+    pub(crate) aliases: BTreeMap<String, String>,
     /// The element types that weights may have in files of this format, as messages show them.
     pub(crate) supported: &'static str,
     /// How quantized matrices are stored. `None` if each is one tensor.
@@ -269,8 +269,8 @@ impl Weights {
                 _ => "",
             };
             let problem = format!("is missing; {by} calls for shape {shape:?}, {fields}{hint}");
-            let alias = (self.alias_of)(name);
-            return Err(tensor_error(&self.listed_in, alias.as_deref().unwrap_or(name), "presence", problem));
+            let alias = self.aliases.get(name).unwrap_or(name);
+            return Err(tensor_error(&self.listed_in, alias, "presence", problem));
         };
         let refuse =
             |field, problem| tensor_error(self.file_name(stored), stored.shown_as(name), field, problem);

@@ -179,7 +179,36 @@ const ALL: &[ArchitectureNames] = &[
 ];
 
 /// Architectures that GGUF files are read of.
-const GGUF: &[Architecture] = &[Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3];
+const GGUF: &[Architecture] = &[
+    Architecture::Llama,
+    Architecture::Qwen2,
+    Architecture::Qwen3,
+    Architecture::SmolLm3,
+    Architecture::Gemma,
+    Architecture::Gemma2,
+    Architecture::Gemma3,
+    Architecture::Mistral,
+    Architecture::Ministral3,
+    Architecture::Granite,
+    Architecture::Olmo2,
+    Architecture::Olmo3,
+    Architecture::Phi3,
+    Architecture::Phi,
+    Architecture::Gpt2,
+    Architecture::GptNeoX,
+    Architecture::StarCoder2,
+    Architecture::Cohere,
+    Architecture::Cohere2,
+    Architecture::StableLm,
+    Architecture::Nemotron,
+    Architecture::Glm4,
+    Architecture::Mixtral,
+    Architecture::Qwen2Moe,
+    Architecture::Qwen3Moe,
+    Architecture::OlMoe,
+    Architecture::GptOss,
+    Architecture::GraniteMoe,
+];
 
 /// Classes of models that also take images. Their text model is described in `text_config`, and for a text without
 /// images it computes what a model of its own would.
@@ -250,6 +279,11 @@ impl Architecture {
         GGUF.contains(&self)
     }
 
+    /// Whether all layers are alike, so that [`super::ModelConfig::uniform`] describes them.
+    pub fn is_uniform(self) -> bool {
+        matches!(self, Self::Llama | Self::Qwen2 | Self::Qwen3)
+    }
+
     /// The class name in `config.json`.
     pub fn hf_name(self) -> &'static str {
         self.names().class
@@ -263,16 +297,6 @@ impl Architecture {
     /// Returns the architecture with this class name in `config.json`.
     pub(crate) fn from_hf_name(name: &str) -> Option<Self> {
         ALL.iter().find(|names| names.class == name).map(|names| names.architecture)
-    }
-
-    /// Returns the architecture with this name in the metadata of a GGUF file.
-    pub(crate) fn from_gguf_name(name: &str) -> Option<Self> {
-        GGUF.iter().copied().find(|architecture| architecture.gguf_name() == name)
-    }
-
-    /// The architectures that GGUF files are read of, by their names in the metadata.
-    pub(crate) fn gguf_names() -> Vec<&'static str> {
-        GGUF.iter().map(|architecture| architecture.gguf_name()).collect()
     }
 
     /// Returns the architecture with this `model_type`, also if it is the one of a text model within another model.
@@ -324,7 +348,6 @@ mod tests {
             assert_eq!(Architecture::from_hf_name(names.class), Some(names.architecture));
             assert_eq!(names.architecture.model_type(), names.model_type);
         }
-        assert_eq!(Architecture::from_gguf_name("qwen3"), Some(Architecture::Qwen3));
         assert_eq!(Architecture::from_hf_name("GptForCausalLM"), None);
         assert!(Architecture::DeepseekV3.has_model_type("kimi_k2"));
         assert!(!Architecture::DeepseekV2.has_model_type("kimi_k2"));

@@ -1,26 +1,29 @@
-//! GGUF metadata → [`ModelConfig`]. Sizes must be within named limits. Every key that would change the output and is
-//! not supported is refused by name. Must not know where tensors are.
+//! GGUF metadata → [`ModelConfig`], by way of the members of a `config.json`, so that the layers of an architecture are
+//! described once. Every key that would change the output and is not supported is refused by name. Must not know where
+//! tensors are.
 
 use std::sync::Arc;
 
-use crate::decoder::{Architecture, ModelConfig, UniformConfig};
+use serde_json::Value as Json;
+
+use crate::decoder::{Architecture, ModelConfig, UniformConfig, families};
 use crate::error::{CheckpointError, shown, with_needs};
 use crate::generation::GenerationDefaults;
 use crate::limits;
-use crate::rope::{DEFAULT_THETA, Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW};
+use crate::rope::RopeScaling;
 
+use super::architecture::{ExpertMembers, GgufArchitecture, RMS_EPS, WindowRule, supported};
+use super::members::ConfigMembers;
 use super::meta::Meta;
+use super::rotary;
 use super::value::Value;
 
 /// Facts that follow from the tensors and are not in the metadata.
-pub(super) struct Found {
+pub(super) struct Found<'a> {
     /// Rows of the embedding.
     pub(super) vocab_size: usize,
-    pub(super) qkv_bias: bool,
-    pub(super) o_bias: bool,
-    pub(super) mlp_bias: bool,
-    /// Whether the output projection is the embedding, because the file has none of its own.
-    pub(super) tied: bool,
+    /// Whether the file has a tensor.
+    pub(super) has: &'a dyn Fn(&str) -> bool,
     /// Factors of the rotary frequencies.
     pub(super) rope_factors: Option<Arc<[f32]>>,
 }
@@ -28,8 +31,39 @@ pub(super) struct Found {
 /// The key of the architecture.
 pub(crate) const ARCHITECTURE_KEY: &str = "general.architecture";
 
+/// The keys of sizes, and their usual members.
+const SIZES: [(&str, &str); 5] = [
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("block_count", "num_hidden_layers"),
+    ("attention.head_count", "num_attention_heads"),
+    ("feed_forward_length", "intermediate_size"),
+];
+
+/// Keys that change the arithmetic of some architecture, their neutral values, and what is supported if the key has no
+/// member.
+const ARITHMETIC_KEYS: [(&str, f64, &str); 17] = [
+    ("expert_weights_scale", 1.0, "1 is"),
+    ("expert_group_count", 1.0, "one group is"),
+    ("expert_shared_count", 0.0, "none is"),
+    ("leading_dense_block_count", 0.0, "0 is"),
+    ("logit_scale", 1.0, "1 is"),
+    ("residual_scale", 1.0, "1 is"),
+    ("embedding_scale", 1.0, "1 is"),
+    ("attn_logit_softcapping", 0.0, "none is"),
+    ("final_logit_softcapping", 0.0, "none is"),
+    ("router_logit_softcapping", 0.0, "none is"),
+    ("attention.clamp_kqv", 0.0, "none is"),
+    ("attention.max_alibi_bias", 0.0, "none is"),
+    ("attention.temperature_length", 0.0, "none is"),
+    ("attention.temperature_scale", 0.0, "none is"),
+    ("nextn_predict_layers", 0.0, "0 is"),
+    ("rope.scaling.yarn_log_multiplier", 0.0, "0 is"),
+    ("embedding_length_per_layer_input", 0.0, "none is"),
+];
+
 /// Reads the model's architecture.
-pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointError> {
+pub(super) fn architecture(meta: Meta<'_>) -> Result<&'static GgufArchitecture, CheckpointError> {
     match meta.get("general.type") {
         Some(value @ Value::Text(kind)) if kind != "model" => {
             return Err(meta.unsupported("general.type", value, "a file of type \"model\" is"));
@@ -38,34 +72,23 @@ pub(super) fn architecture(meta: Meta<'_>) -> Result<Architecture, CheckpointErr
     }
     match meta.text(ARCHITECTURE_KEY)? {
         None => Err(meta.missing(ARCHITECTURE_KEY)),
-        Some(name) => Architecture::from_gguf_name(name).ok_or_else(|| {
+        Some(name) => GgufArchitecture::named(name).ok_or_else(|| {
             let found = with_needs(&format!("\"{}\"", shown(name)), name);
             meta.unsupported_as(ARCHITECTURE_KEY, found, &supported())
         }),
     }
 }
 
-/// The supported architectures, as messages show them.
-fn supported() -> String {
-    let names: Vec<String> = Architecture::gguf_names().iter().map(|name| format!("\"{name}\"")).collect();
-    match names.split_last() {
-        Some((last, others)) if !others.is_empty() => {
-            format!("supported are {} and {last}", others.join(", "))
-        }
-        _ => format!("supported is {}", names.concat()),
-    }
-}
-
 /// Reads the number of layers.
-pub(super) fn layers(meta: Meta<'_>, architecture: Architecture) -> Result<usize, CheckpointError> {
-    meta.required_count(&key(architecture, "block_count"), 1..=limits::MAX_LAYERS)
+pub(super) fn layers(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, CheckpointError> {
+    meta.required_count(&key(row, "block_count"), 1..=limits::MAX_LAYERS)
 }
 
 /// Reads the width of a head.
-pub(super) fn head_dim(meta: Meta<'_>, architecture: Architecture) -> Result<usize, CheckpointError> {
-    let key_of = |name| key(architecture, name);
+pub(super) fn head_dim(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, CheckpointError> {
+    let key_of = |name| key(row, name);
     let hidden = meta.required_count(&key_of("embedding_length"), 1..=limits::MAX_HIDDEN_SIZE)?;
-    let heads = heads(meta, architecture)?;
+    let heads = heads(meta, row)?;
     let widths = 2..=limits::MAX_HEAD_DIM;
     let length = key_of("attention.key_length");
     let head_dim = match meta.count(&length, widths.clone())? {
@@ -80,7 +103,8 @@ pub(super) fn head_dim(meta: Meta<'_>, architecture: Architecture) -> Result<usi
         let problem = format!("{head_dim} must be even and from 2 to {}", limits::MAX_HEAD_DIM);
         return Err(meta.problem(&length, problem));
     }
-    for name in ["attention.value_length", "rope.dimension_count"] {
+    let of_rotation = Some("rope.dimension_count").filter(|_| !row.rotates_part);
+    for name in of_rotation.into_iter().chain(["attention.value_length"]) {
         let key = key_of(name);
         match (meta.count(&key, 0..=usize::MAX)?, meta.get(&key)) {
             (Some(other), Some(value)) if other != head_dim => {
@@ -92,45 +116,267 @@ pub(super) fn head_dim(meta: Meta<'_>, architecture: Architecture) -> Result<usi
     Ok(head_dim)
 }
 
-/// Reads the whole configuration.
+/// Reads the whole configuration. `ids` are those of the beginning and the ends of a sequence.
 pub(super) fn read(
     meta: Meta<'_>,
-    architecture: Architecture,
-    found: Found,
+    row: &'static GgufArchitecture,
+    found: &Found<'_>,
     ids: (Option<u32>, Vec<u32>),
 ) -> Result<ModelConfig, CheckpointError> {
-    let key_of = |name| key(architecture, name);
-    let head_dim = head_dim(meta, architecture)?;
-    refuse_unsupported(meta, architecture, head_dim)?;
-    let max_positions = meta.required_count(&key_of("context_length"), 1..=limits::MAX_POSITIONS)?;
-    refuse_sliding_window(meta, architecture, max_positions)?;
-    let heads = heads(meta, architecture)?;
-    let (kv_key, kv_range) = (key_of("attention.head_count_kv"), 1..=limits::MAX_HEADS);
-    let kv_heads = meta.uniform_count(&kv_key, kv_range)?.unwrap_or(heads);
-    if !heads.is_multiple_of(kv_heads) {
-        return Err(meta.problem(&kv_key, format!("{kv_heads} does not divide {heads} heads")));
+    let (layers, head_dim) = (layers(meta, row)?, head_dim(meta, row)?);
+    refuse_unsupported(meta, row, head_dim)?;
+    let mut members = ConfigMembers::new(meta, row.name);
+    sizes(meta, row, &mut members, head_dim)?;
+    members.set("vocab_size", "vocab_size", found.vocab_size.into());
+    for (member, name) in row.flags {
+        let tensor = format!("blk.0.{name}");
+        let has = (found.has)(&tensor);
+        members.set_flag(member, tensor, has);
     }
-    let (ffn_key, ffn_range) = (key_of("feed_forward_length"), 1..=limits::MAX_INTERMEDIATE_SIZE);
-    let intermediate_size = meta.uniform_count(&ffn_key, ffn_range)?.ok_or_else(|| meta.missing(&ffn_key))?;
+    members.set_flag("tie_word_embeddings", "output.weight".to_owned(), !(found.has)("output.weight"));
+    for (name, member) in row.keys {
+        members.copy_unless_zero(member, name)?;
+    }
+    if row.reads("use_parallel_residual") && meta.get(&key(row, "use_parallel_residual")).is_none() {
+        let has_norm = (found.has)("blk.0.ffn_norm.weight");
+        members.set_flag("use_parallel_residual", "blk.0.ffn_norm.weight".to_owned(), !has_norm);
+    }
+    scales(meta, row, &mut members, (layers, head_dim))?;
+    let has_window = window(meta, row, &mut members, layers)?;
+    let has_experts = experts(meta, row, &mut members, (layers, found))?;
+    rotary::members(meta, row, &mut members, head_dim)?;
+    let architecture = match (has_experts, has_window) {
+        (true, _) => row.with_experts.unwrap_or(row.architecture),
+        (false, true) => row.with_window.unwrap_or(row.architecture),
+        (false, false) => row.architecture,
+    };
+    let config = families::read(architecture, members.values()).map_err(|error| members.by_key(error))?;
+    completed(meta, row, config, (found, ids))
+}
+
+/// Copies the sizes.
+fn sizes(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    head_dim: usize,
+) -> Result<(), CheckpointError> {
+    for (name, member) in SIZES {
+        let key = key(row, name);
+        // The class's own limits are tighter. Some converters repeat a size for each layer.
+        let number = meta.uniform_count(&key, 0..=usize::MAX)?.ok_or_else(|| meta.missing(&key))?;
+        members.set(row.member(member), name, number.into());
+    }
+    let kv_key = key(row, "attention.head_count_kv");
+    let kv_heads = match meta.uniform_count(&kv_key, 0..=usize::MAX)? {
+        Some(kv_heads) => kv_heads,
+        None => heads(meta, row)?,
+    };
+    members.set("num_key_value_heads", "attention.head_count_kv", kv_heads.into());
+    members.set("head_dim", "attention.key_length", head_dim.into());
+    let eps = if row.eps == RMS_EPS { "layer_norm_rms_epsilon" } else { "layer_norm_epsilon" };
+    let eps = format!("attention.{eps}");
+    match members.copy(row.eps, &eps)? {
+        true => Ok(()),
+        false => Err(meta.missing(&key(row, &eps))),
+    }
+}
+
+/// Sets the factors on scores that the metadata says otherwise than `config.json`, or not at all.
+fn scales(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    (layers, head_dim): (usize, usize),
+) -> Result<(), CheckpointError> {
+    const SCALE: &str = "attention.scale";
+    let key = key(row, SCALE);
+    let given = meta.number_from(&key, 0.0, limits::MAX_ROPE_FACTOR)?.filter(|scale| *scale != 0.0);
+    if let Some(largest) = row.query_scalar {
+        let usual = match layers == largest {
+            true => {
+                meta.required_count(&self::key(row, "embedding_length"), 1..=limits::MAX_HIDDEN_SIZE)?
+                    / heads(meta, row)?
+            }
+            false => head_dim,
+        };
+        // Metadata has 32 bits, so that the square is off by some 1e-7 of its value.
+        let squared = given.map_or(usual as f64, |scale| 1.0 / (scale * scale));
+        let whole = squared.round();
+        let scalar = if (squared - whole).abs() <= 1e-6 * squared { whole } else { squared };
+        members.set("query_pre_attn_scalar", SCALE, scalar.into());
+    } else if row.reads(SCALE) && given.is_none() {
+        // llama.cpp's default. The class has another.
+        members.set("attention_multiplier", SCALE, (1.0 / (head_dim as f64).sqrt()).into());
+    }
+    Ok(())
+}
+
+/// Sets the sliding window and the layers that have it. Returns whether some position could reach it.
+fn window(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    layers: usize,
+) -> Result<bool, CheckpointError> {
+    const WINDOW: &str = "attention.sliding_window";
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let key_of = |name| key(row, name);
+    let max_positions = meta.required_count(&key_of("context_length"), 1..=limits::MAX_POSITIONS)?;
+    let given = meta.count(&key_of(WINDOW), 0..=usize::MAX)?;
+    let is_reached = given.is_some_and(|window| (1..max_positions).contains(&window));
+    match (row.window, given, meta.get(&key_of(WINDOW))) {
+        (WindowRule::Refused, _, Some(value)) if is_reached => {
+            return Err(meta.unsupported(&key_of(WINDOW), value, "full attention in every layer is"));
+        }
+        (WindowRule::Refused, ..) => return Ok(false),
+        (WindowRule::SomeLayersOrClass, None, _) => {}
+        (_, given, _) => {
+            let window = given.filter(|window| *window > 0).map_or(Json::Null, Json::from);
+            members.set("sliding_window", WINDOW, window);
+        }
+    }
+    if let Some(windowed) = windowed_layers(meta, &key_of(PATTERN), layers)? {
+        let has_full = windowed.contains(&false);
+        match (row.window, meta.get(&key_of(PATTERN))) {
+            (WindowRule::AllLayers, Some(value)) if is_reached && has_full => {
+                return Err(meta.unsupported(&key_of(PATTERN), value, "a window in every layer is"));
+            }
+            (WindowRule::AllLayers, _) => {}
+            _ => {
+                let kinds = windowed.into_iter().map(|is_window| match is_window {
+                    true => "sliding_attention",
+                    false => "full_attention",
+                });
+                members.set("layer_types", PATTERN, kinds.collect::<Vec<_>>().into());
+            }
+        }
+    }
+    // The layers of Olmo 3 with a window differ from others also if it is never reached.
+    Ok(match row.architecture {
+        Architecture::Llama => is_reached,
+        _ => given.is_some_and(|window| window > 0),
+    })
+}
+
+/// Reads which layers have a window: a list with an item for each, or how many layers there are from one without to the
+/// next.
+fn windowed_layers(meta: Meta<'_>, key: &str, layers: usize) -> Result<Option<Vec<bool>>, CheckpointError> {
+    match meta.get(key) {
+        None => Ok(None),
+        Some(value @ Value::Numbers(numbers)) => {
+            let each = numbers.iter().map(|number| match number {
+                Value::Bool(is_window) => Some(is_window),
+                Value::Integer(0) => Some(false),
+                Value::Integer(1) => Some(true),
+                _ => None,
+            });
+            let each = each.collect::<Option<Vec<bool>>>().filter(|each| each.len() == layers);
+            let expected = || format!("a truth value for each of {layers} layers");
+            each.map(Some).ok_or_else(|| meta.wrong(key, value, &expected()))
+        }
+        Some(_) => {
+            let group = meta.required_count(key, 0..=limits::MAX_LAYERS)?;
+            let is_window = |index: usize| group == 0 || !(index + 1).is_multiple_of(group);
+            Ok(Some((0..layers).map(is_window).collect()))
+        }
+    }
+}
+
+/// Sets the sizes of the experts. Returns whether there are any.
+fn experts(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    (layers, found): (usize, &Found<'_>),
+) -> Result<bool, CheckpointError> {
+    const COUNT: &str = "expert_count";
+    const USED: &str = "expert_used_count";
+    let key_of = |name| key(row, name);
+    let count = meta.count(&key_of(COUNT), 0..=limits::MAX_EXPERTS)?.filter(|count| *count > 0);
+    let Some(ExpertMembers { count: count_member, width, shared, renormalises }) = &row.experts else {
+        return match (count, meta.get(&key_of(COUNT))) {
+            (Some(_), Some(value)) => {
+                Err(meta.unsupported(&key_of(COUNT), value, "a dense model, without experts, is"))
+            }
+            _ => Ok(false),
+        };
+    };
+    // Only a class of its own has no experts.
+    let Some(count) = count else {
+        return if row.with_experts.is_some() { Ok(false) } else { Err(meta.missing(&key_of(COUNT))) };
+    };
+    members.set(count_member, COUNT, count.into());
+    let used = meta.required_count(&key_of(USED), 1..=count)?;
+    members.set("num_experts_per_tok", USED, used.into());
+    let widths = 1..=limits::MAX_INTERMEDIATE_SIZE;
+    let whole = meta.uniform_count(&key_of("feed_forward_length"), widths.clone())?.unwrap_or(0);
+    let mut size = |member: &Option<&'static str>, name: &'static str, usual: usize| {
+        let given = meta.count(&key_of(name), 0..=limits::MAX_INTERMEDIATE_SIZE)?.filter(|n| *n > 0);
+        if let Some(member) = member {
+            members.set(member, name, given.unwrap_or(usual).into());
+        }
+        Ok(())
+    };
+    size(
+        width,
+        "expert_feed_forward_length",
+        if *width == Some("intermediate_size") { whole } else { whole / used },
+    )?;
+    size(shared, "expert_shared_feed_forward_length", whole)?;
+    if let Some(usual) = renormalises {
+        let given = meta.flag(&key_of("expert_weights_norm"))?;
+        members.set("norm_topk_prob", "expert_weights_norm", given.unwrap_or(*usual).into());
+    }
+    if *count_member == "num_experts" {
+        let is_dense = |index: &usize| !(found.has)(&format!("blk.{index}.ffn_gate_inp.weight"));
+        let dense: Vec<usize> = (0..layers).filter(is_dense).collect();
+        if dense.len() == layers {
+            return Err(
+                meta.problem(&key_of(COUNT), format!("is {count}, but no layer has a ffn_gate_inp.weight"))
+            );
+        }
+        members.set("mlp_only_layers", COUNT, dense.into());
+    }
+    Ok(true)
+}
+
+/// Adds what the members of a `config.json` cannot say.
+fn completed(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    mut config: ModelConfig,
+    (found, (bos, eos)): (&Found<'_>, (Option<u32>, Vec<u32>)),
+) -> Result<ModelConfig, CheckpointError> {
+    if let Some(factors) = &found.rope_factors {
+        let type_key = key(row, "rope.scaling.type");
+        match config.rotary.as_mut_slice() {
+            [only] if only.rope.scaling == RopeScaling::None => {
+                only.rope.scaling = RopeScaling::Divided { factors: factors.clone() };
+            }
+            [_] => {
+                let problem =
+                    "is present beside rope_freqs.weight; only one of the two is supported".to_owned();
+                return Err(meta.problem(&type_key, problem));
+            }
+            _ => {
+                let problem = format!("rope_freqs.weight is not supported for {}", row.name);
+                return Err(meta.problem(ARCHITECTURE_KEY, problem));
+            }
+        }
+    }
+    (config.bos, config.eos) = (bos, eos);
+    let Some(uniform) = config.uniform.take() else { return Ok(config) };
+    // Files of these architectures may have some of the biases only.
+    let has = |part: &str| (found.has)(&format!("blk.0.{part}.bias"));
     Ok(UniformConfig {
-        architecture,
-        hidden_size: meta.required_count(&key_of("embedding_length"), 1..=limits::MAX_HIDDEN_SIZE)?,
-        layers: layers(meta, architecture)?,
-        heads,
-        kv_heads,
-        head_dim,
-        intermediate_size,
-        vocab_size: found.vocab_size,
-        max_positions,
-        rms_norm_eps: rms_norm_eps(meta, architecture)?,
-        rope: rope(meta, architecture, max_positions, found.rope_factors)?,
-        qkv_bias: found.qkv_bias || architecture == Architecture::Qwen2,
-        o_bias: found.o_bias,
-        mlp_bias: found.mlp_bias,
-        qk_norm: architecture == Architecture::Qwen3,
-        tie_embeddings: found.tied,
-        bos: ids.0,
-        eos: ids.1,
+        qkv_bias: has("attn_q") || row.architecture == Architecture::Qwen2,
+        o_bias: has("attn_output"),
+        mlp_bias: has("ffn_gate"),
+        rope: config.rotary.first().map_or(uniform.rope, |rotary| rotary.rope.clone()),
+        bos: config.bos,
+        eos: config.eos,
+        ..uniform
     }
     .into())
 }
@@ -155,146 +401,74 @@ pub(super) fn generation(
     })
 }
 
-fn key(architecture: Architecture, name: &str) -> String {
-    format!("{}.{name}", architecture.gguf_name())
+fn key(row: &GgufArchitecture, name: &str) -> String {
+    format!("{}.{name}", row.name)
 }
 
-fn heads(meta: Meta<'_>, architecture: Architecture) -> Result<usize, CheckpointError> {
-    let key = key(architecture, "attention.head_count");
+fn heads(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, CheckpointError> {
+    let key = key(row, "attention.head_count");
     meta.uniform_count(&key, 1..=limits::MAX_HEADS)?.ok_or_else(|| meta.missing(&key))
-}
-
-fn rms_norm_eps(meta: Meta<'_>, architecture: Architecture) -> Result<f32, CheckpointError> {
-    let key = key(architecture, "attention.layer_norm_rms_epsilon");
-    let wide = meta.number(&key, 0.0, limits::MAX_RMS_NORM_EPS)?.ok_or_else(|| meta.missing(&key))?;
-    let narrow = wide as f32;
-    match narrow.is_normal() {
-        true => Ok(narrow),
-        false => Err(meta.problem(&key, format!("{wide:e} vanishes in 32-bit floating point"))),
-    }
 }
 
 /// Refuses settings that would change the model's output and are not implemented.
 fn refuse_unsupported(
     meta: Meta<'_>,
-    architecture: Architecture,
+    row: &GgufArchitecture,
     head_dim: usize,
 ) -> Result<(), CheckpointError> {
+    let usual =
+        ("attention.scale", 1.0 / (head_dim as f64).sqrt(), "one over the root of the head's width is");
     // Neutral values are accepted, because some converters write them out. So is 0 for every key.
-    for (name, neutral, supported) in [
-        ("expert_count", 0.0, "a dense model, without experts, is"),
-        ("logit_scale", 1.0, "1 is"),
-        ("residual_scale", 1.0, "1 is"),
-        ("embedding_scale", 1.0, "1 is"),
-        ("attn_logit_softcapping", 0.0, "none is"),
-        ("final_logit_softcapping", 0.0, "none is"),
-        ("attention.clamp_kqv", 0.0, "none is"),
-        ("attention.max_alibi_bias", 0.0, "none is"),
-        ("attention.temperature_length", 0.0, "none is"),
-        ("attention.scale", 1.0 / (head_dim as f64).sqrt(), "one over the root of the head's width is"),
-        ("nextn_predict_layers", 0.0, "0 is"),
-        ("rope.scaling.yarn_log_multiplier", 0.0, "0 is"),
-    ] {
-        let key = key(architecture, name);
-        if let Some(value) = meta.get(&key)
+    for (name, neutral, supported) in ARITHMETIC_KEYS.into_iter().chain([usual]) {
+        let key = key(row, name);
+        let has_member = row.reads(name)
+            || (name == "attention.scale" && row.query_scalar.is_some())
+            || (row.architecture == Architecture::Ministral3 && rotary::GROWTH_KEYS.contains(&name));
+        if let Some(value) = meta.get(&key).filter(|_| !has_member)
             && value.number().is_none_or(|number| number != 0.0 && (number - neutral).abs() > 1e-6)
         {
             return Err(meta.unsupported(&key, value, supported));
         }
     }
-    let causal = key(architecture, "attention.causal");
+    let gating = key(row, "expert_gating_func");
+    // 1 is a softmax over all experts, 3 one over the chosen.
+    let expected = if row.architecture == Architecture::GptOss { 3 } else { 1 };
+    match (meta.count(&gating, 0..=usize::MAX)?, meta.get(&gating)) {
+        (Some(other), Some(value)) if other != 0 && other != expected => {
+            return Err(meta.unsupported(&gating, value, &format!("{expected} is")));
+        }
+        _ => {}
+    }
+    let causal = key(row, "attention.causal");
     match (meta.flag(&causal)?, meta.get(&causal)) {
         (Some(false), Some(value)) => Err(meta.unsupported(&causal, value, "causal attention is")),
         _ => Ok(()),
     }
 }
 
-/// Refuses a sliding window that some position could reach.
-fn refuse_sliding_window(
-    meta: Meta<'_>,
-    architecture: Architecture,
-    max_positions: usize,
-) -> Result<(), CheckpointError> {
-    let key = key(architecture, "attention.sliding_window");
-    match (meta.count(&key, 0..=usize::MAX)?, meta.get(&key)) {
-        (Some(window), Some(value)) if window > 0 && window < max_positions => {
-            Err(meta.unsupported(&key, value, "full attention in every layer is"))
-        }
-        _ => Ok(()),
-    }
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
 
-fn rope(
-    meta: Meta<'_>,
-    architecture: Architecture,
-    max_positions: usize,
-    factors: Option<Arc<[f32]>>,
-) -> Result<Rope, CheckpointError> {
-    let key_of = |name| key(architecture, name);
-    let theta = meta.number(&key_of("rope.freq_base"), 0.0, limits::MAX_ROPE_THETA)?;
-    let type_key = key_of("rope.scaling.type");
-    // Files from before `rope.scaling.type` have only `rope.scale_linear`.
-    let old = meta.number_from(&key_of("rope.scale_linear"), 1.0, limits::MAX_ROPE_FACTOR)?;
-    let factor_key = key_of("rope.scaling.factor");
-    let factor = meta.number_from(&factor_key, 0.0, limits::MAX_ROPE_FACTOR)?.or(old).filter(|n| *n != 0.0);
-    let needed = || match factor {
-        Some(factor) if factor >= 1.0 => Ok(factor),
-        Some(_) => Err(meta.problem(&factor_key, "must be at least 1".to_owned())),
-        None => Err(meta.missing(&factor_key)),
-    };
-    let scaling = match (meta.text(&type_key)?, factor) {
-        (Some("none"), _) | (None, None) => RopeScaling::None,
-        (None | Some("linear"), _) => RopeScaling::Linear { factor: needed()? },
-        (Some("yarn"), _) => yarn(meta, architecture, needed()?, max_positions)?,
-        (Some(other), _) => {
-            let found = Value::Text(other.to_owned());
-            return Err(meta.unsupported(&type_key, &found, "supported are none, linear and yarn"));
-        }
-    };
-    let scaling = match (scaling, factors) {
-        (scaling, None) => scaling,
-        (RopeScaling::None, Some(factors)) => RopeScaling::Divided { factors },
-        (_, Some(_)) => {
-            let problem = "is present beside rope_freqs.weight; only one of the two is supported".to_owned();
-            return Err(meta.problem(&type_key, problem));
-        }
-    };
-    Ok(Rope { theta: theta.unwrap_or(DEFAULT_THETA), scaling })
-}
+    use super::*;
+    use crate::gguf::value::Numbers;
 
-fn yarn(
-    meta: Meta<'_>,
-    architecture: Architecture,
-    factor: f64,
-    max_positions: usize,
-) -> Result<RopeScaling, CheckpointError> {
-    let key_of = |name| key(architecture, name);
-    for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"]
-    {
-        let key = key_of(name);
-        if let Some(value) = meta.get(&key)
-            && value.number().is_none_or(|number| number != 1.0 && number >= 0.0)
-        {
-            return Err(meta.unsupported(&key, value, "1 is"));
+    #[test]
+    fn windows_are_given_by_layer_or_by_group() {
+        let list = |numbers: &[i32]| Value::Numbers(Numbers::of_i32(numbers));
+        for (value, expected) in [
+            (list(&[1, 0, 1, 0]), Some(vec![true, false, true, false])),
+            (list(&[1, 0]), None),
+            (list(&[2, 0, 1, 0]), None),
+            (Value::Integer(0), Some(vec![true; 4])),
+            (Value::Integer(1), Some(vec![false; 4])),
+            (Value::Integer(3), Some(vec![true, true, false, true])),
+            (Value::Integer(-1), None),
+            (Value::Text("3".to_owned()), None),
+        ] {
+            let values = BTreeMap::from([("k".to_owned(), value.clone())]);
+            let windowed = windowed_layers(Meta::new("m.gguf", &values), "k", 4);
+            assert_eq!(windowed.ok().flatten(), expected, "{value:?}");
         }
     }
-    let original = meta.count(&key_of("rope.scaling.original_context_length"), 1..=limits::MAX_POSITIONS)?;
-    let turns = |name, default| -> Result<f64, CheckpointError> {
-        Ok(meta.number(&key_of(name), 0.0, limits::MAX_ROPE_FACTOR)?.unwrap_or(default))
-    };
-    let beta_fast = turns("rope.scaling.yarn_beta_fast", YARN_BETA_FAST)?;
-    let beta_slow = turns("rope.scaling.yarn_beta_slow", YARN_BETA_SLOW)?;
-    if beta_fast < beta_slow {
-        let problem = format!("found {beta_fast}, expected at least yarn_beta_slow {beta_slow}");
-        return Err(meta.problem(&key_of("rope.scaling.yarn_beta_fast"), problem));
-    }
-    Ok(RopeScaling::Yarn {
-        factor,
-        original_max_positions: original.unwrap_or(max_positions),
-        beta_fast,
-        beta_slow,
-        truncate: true,
-        attention_factor: None,
-        mscales: None,
-    })
 }

@@ -19,6 +19,11 @@ impl<'a> Meta<'a> {
         Self { file, values }
     }
 
+    /// The name of the file.
+    pub(super) fn file(&self) -> &'a str {
+        self.file
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         self.values.get(key)
     }

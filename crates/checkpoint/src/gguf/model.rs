@@ -5,16 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::config_file::CONFIG_FILE;
-use crate::decoder::Architecture;
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
+use crate::inventory;
 use crate::limits;
 use crate::parts::{Format, Parts};
 use crate::source::Source;
 use crate::tensor::DType;
 use crate::weights::{Stored, WeightFile, Weights, tensor_error};
 
+use super::architecture::GgufArchitecture;
 use super::config::{self, Found};
+use super::layout::{ClaimedTensor, TensorLayout};
 use super::meta::Meta;
 use super::{Entry, Header, names, tensor_type, tokenizer};
 
@@ -47,48 +49,30 @@ pub(crate) fn only_file(source: &Source) -> Result<Option<String>, CheckpointErr
 pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointError> {
     let (first, header) = open(source, name, 0, "give the path of a .gguf file")?;
     let meta = Meta::new(name, &header.metadata);
-    let architecture = config::architecture(meta)?;
-    let layers = config::layers(meta, architecture)?;
-    let head_dim = config::head_dim(meta, architecture)?;
-    let mut weights = Weights {
-        files: vec![first],
-        tensors: BTreeMap::new(),
-        listed_in: name.to_owned(),
-        called_for_by: "the metadata",
-        alias_of: names::from_hugging_face,
-        supported: tensor_type::SUPPORTED,
-        scheme: None,
-        recipes: BTreeMap::new(),
+    let row = config::architecture(meta)?;
+    let head_dim = config::head_dim(meta, row)?;
+    let mut files = vec![first];
+    let parts = parts(source, name, &header, &mut files)?;
+    let mut tensors = merged(parts, &files)?;
+    let rope_factors = match tensors.remove(names::ROPE_FACTORS) {
+        Some((index, entry)) => factors(files.get(index), name, &entry, head_dim)?,
+        None => None,
     };
-    let mut rope_factors = None;
-    for (index, mut part) in parts(source, name, &header, &mut weights.files)?.into_iter().enumerate() {
-        if let Some(entry) = part.remove(names::ROPE_FACTORS) {
-            let file = weights.files.get(index);
-            rope_factors = factors(file, name, architecture, &entry, head_dim)?;
-        }
-        add(&mut weights, index, part, layers, architecture, head_dim)?;
-    }
-    let bias = |part: &str| weights.tensors.contains_key(&format!("model.layers.0.{part}.bias"));
-    let embedding =
-        weights.tensors.get("model.embed_tokens.weight").and_then(|stored| match stored.shape[..] {
-            [rows, _] => Some(rows),
-            _ => None,
-        });
+    let shape_of = |tensor: &str| tensors.get(tensor).map(|(_, entry)| entry.shape.as_slice());
+    let embedding = match shape_of("token_embd.weight") {
+        Some([rows, _]) => Some(*rows),
+        _ => None,
+    };
     let Some(vocab_size) = embedding.filter(|rows| *rows <= limits::MAX_VOCAB_SIZE) else {
         let problem = format!("is missing, or no matrix of 1 to {} rows", limits::MAX_VOCAB_SIZE);
         return Err(tensor_error(name, "token_embd.weight", "presence", problem));
     };
-    let found = Found {
-        vocab_size,
-        qkv_bias: bias("self_attn.q_proj"),
-        o_bias: bias("self_attn.o_proj"),
-        mlp_bias: bias("mlp.gate_proj"),
-        tied: !weights.tensors.contains_key("lm_head.weight"),
-        rope_factors,
-    };
+    let found = Found { vocab_size, has: &|tensor| shape_of(tensor).is_some(), rope_factors };
     let words = tokenizer::read(meta, vocab_size)?;
     let generation = config::generation(meta, vocab_size, &words.eos)?;
-    let config = config::read(meta, architecture, found, (words.bos, words.eos))?;
+    let mut config = config::read(meta, row, &found, (words.bos, words.eos))?;
+    let claims = TensorLayout::apply(&mut config, row, &shape_of);
+    let weights = weights(files, tensors, claims, (row, config.layers.len()))?;
     Ok(Parts {
         format: Format::Gguf,
         config,
@@ -165,63 +149,97 @@ fn parts(
     }
 }
 
-/// Adds the tensors of one part to `weights`.
-fn add(
-    weights: &mut Weights,
-    file: usize,
-    part: Tensors,
-    layers: usize,
-    architecture: Architecture,
-    head_dim: usize,
-) -> Result<(), CheckpointError> {
-    let file_name = weights.files.get(file).map_or(String::new(), |file| file.name.clone());
-    for (alias, entry) in part {
-        let known = names::to_hugging_face(&alias).filter(|name| in_layers(name, layers));
-        let Some(name) = known else {
+/// The tensors of all parts by their names, each with the index of its file.
+fn merged(
+    parts: Vec<Tensors>,
+    files: &[WeightFile],
+) -> Result<BTreeMap<String, (usize, Entry)>, CheckpointError> {
+    let mut all = BTreeMap::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        for (alias, entry) in part {
+            if all.contains_key(&alias) {
+                let file = files.get(index).map_or("", |file| &file.name);
+                let problem = "is in two parts of the file".to_owned();
+                return Err(tensor_error(file, &alias, "presence", problem));
+            }
+            all.insert(alias, (index, entry));
+        }
+    }
+    Ok(all)
+}
+
+/// The location of each tensor that the configuration calls for. Refuses all others.
+fn weights(
+    files: Vec<WeightFile>,
+    tensors: BTreeMap<String, (usize, Entry)>,
+    claims: BTreeMap<String, ClaimedTensor>,
+    (row, layers): (&GgufArchitecture, usize),
+) -> Result<Weights, CheckpointError> {
+    let listed_in = files.first().map_or(String::new(), |file| file.name.clone());
+    let mut weights = Weights {
+        files,
+        tensors: BTreeMap::new(),
+        listed_in,
+        called_for_by: "the metadata",
+        aliases: claims.iter().map(|(alias, claim)| (claim.name.clone(), alias.clone())).collect(),
+        supported: tensor_type::SUPPORTED,
+        scheme: None,
+        recipes: BTreeMap::new(),
+    };
+    for (alias, (file, entry)) in tensors {
+        let Some(ClaimedTensor { name, shape, interleaved }) = claims.get(&alias) else {
             // Old converters left these tensors behind. All implementations compute them from the configuration.
             if alias.ends_with(".attn_rot_embd") || alias.ends_with(".rotary_emb.inv_freq") {
                 continue;
             }
-            let problem = format!(
-                "is not a tensor of a {} model of {layers} layers; without it the model would answer nonsense",
-                architecture.gguf_name()
-            );
-            return Err(tensor_error(&file_name, &alias, "presence", problem));
+            let file_name = weights.files.get(file).map_or("", |file| &file.name);
+            return Err(tensor_error(file_name, &alias, "presence", stray(&alias, row, layers)));
         };
-        if weights.tensors.contains_key(&name) {
-            let problem = "is in two parts of the file".to_owned();
-            return Err(tensor_error(&file_name, &alias, "presence", problem));
-        }
-        let rotated = [".self_attn.q_proj.", ".self_attn.k_proj."].iter().any(|part| name.contains(part));
-        // llama.cpp rotates neighbouring pairs in this architecture, so its converter has reordered the rows.
-        let interleaved = (architecture == Architecture::Llama && rotated).then_some(head_dim);
-        let element = (entry.kind.name, entry.kind.dtype());
-        let stored =
-            Stored { file, alias: Some(alias), element, shape: entry.shape, range: entry.range, interleaved };
-        weights.tensors.insert(name, stored);
+        // Dimensions of 1 may be left out.
+        let is_same = entry.shape.iter().filter(|n| **n != 1).eq(shape.iter().filter(|n| **n != 1));
+        let stored = Stored {
+            file,
+            alias: Some(alias),
+            element: (entry.kind.name, entry.kind.dtype()),
+            shape: if is_same { shape.clone() } else { entry.shape },
+            range: entry.range,
+            interleaved: *interleaved,
+        };
+        weights.tensors.insert(name.clone(), stored);
     }
-    Ok(())
+    Ok(weights)
 }
 
-fn in_layers(name: &str, layers: usize) -> bool {
-    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
-    layer.is_none_or(|(layer, _)| layer.parse::<usize>().is_ok_and(|layer| layer < layers))
+/// Says why a tensor that nothing calls for is refused.
+fn stray(alias: &str, row: &GgufArchitecture, layers: usize) -> String {
+    let known = names::to_hugging_face(alias);
+    let part = known.as_ref().and_then(|name| {
+        let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        layer.parse::<usize>().is_ok_and(|layer| layer < layers).then_some(part)
+    });
+    if let Some(why) = part.and_then(inventory::contradiction) {
+        return format!("is there, but the metadata contradicts it: {why}");
+    }
+    if alias.starts_with("rope_factors_") {
+        return "has the factors of LongRoPE, which is not computed; take a model with a shorter context, or serve this \
+                one with another server as an upstream"
+            .to_owned();
+    }
+    let name = row.name;
+    format!(
+        "is not a tensor of a {name} model of {layers} layers; without it the model would answer nonsense"
+    )
 }
 
 /// Reads the factors of the rotary frequencies. `None` if all are 1.
 fn factors(
     file: Option<&WeightFile>,
     name: &str,
-    architecture: Architecture,
     entry: &Entry,
     head_dim: usize,
 ) -> Result<Option<Arc<[f32]>>, CheckpointError> {
     let file_name = file.map_or(name, |file| &file.name);
     let refuse = |field, problem| Err(tensor_error(file_name, names::ROPE_FACTORS, field, problem));
-    if architecture != Architecture::Llama {
-        let problem = format!("is supported for llama only, not for {}", architecture.gguf_name());
-        return refuse("presence", problem);
-    }
     if entry.kind.dtype() != Some(DType::F32) || entry.shape != [head_dim / 2] {
         let problem =
             format!("is {:?} of {}, expected [{}] of F32", entry.shape, entry.kind.name, head_dim / 2);

@@ -242,16 +242,27 @@ fn models_that_are_not_supported_are_refused_by_name() {
     check_refused(vec![
         (
             "architecture",
-            small().text("general.architecture", "gemma3").bytes(),
-            &["general.architecture", "\"gemma3\" is not supported", "\"llama\", \"qwen2\" and \"qwen3\""],
+            small().text("general.architecture", "gemma3n").bytes(),
+            &[
+                "general.architecture",
+                "\"gemma3n\" is not supported",
+                "the nearest that is supported is \"gemma3\"",
+                "another server as an upstream",
+                "\"llama\", \"qwen2\", \"qwen3\"",
+            ],
         ),
         ("projector", small().text("general.type", "mmproj").bytes(), &["general.type", "\"mmproj\""]),
-        ("experts", number("expert_count", 8), &["llama.expert_count", "8 is not supported", "dense"]),
+        ("experts", number("expert_count", 8), &["llama.expert_used_count", "is missing"]),
         (
-            "window",
-            number("attention.sliding_window", 4),
-            &["attention.sliding_window", "4 is not supported"],
+            "experts without tensors",
+            small()
+                .set("llama.expert_count", Setting::U32(8))
+                .set("llama.expert_used_count", Setting::U32(2))
+                .bytes(),
+            &["blk.0.ffn_down.weight", "the metadata contradicts it"],
         ),
+        ("shared experts", number("expert_shared_count", 1), &["expert_shared_count", "1 is not supported"]),
+        ("gating", number("expert_gating_func", 2), &["expert_gating_func", "2 is not supported"]),
         (
             "softcap",
             float("attn_logit_softcapping", 50.0),
@@ -266,7 +277,11 @@ fn models_that_are_not_supported_are_refused_by_name() {
         ),
         ("value width", number("attention.value_length", 8), &["value_length", "8 is not supported"]),
         ("odd head", number("attention.key_length", 15), &["key_length", "15 must be even"]),
-        ("heads", number("attention.head_count_kv", 3), &["head_count_kv", "3 does not divide 2 heads"]),
+        (
+            "heads",
+            number("attention.head_count_kv", 3),
+            &["head_count_kv", "3 does not divide llama.attention.head_count 2"],
+        ),
         ("no heads", number("attention.head_count", 0), &["head_count", "found 0"]),
         ("heads of text", small().text("llama.attention.head_count", "2").bytes(), &["found \"2\""]),
         (

@@ -1,0 +1,120 @@
+//! The rotary embedding in the metadata of a GGUF file, as `rope_theta` and `rope_parameters` of a `config.json`. Must not
+//! know where factors of frequencies are stored.
+
+use crate::decoder::Architecture;
+use crate::error::CheckpointError;
+use crate::limits;
+
+use super::architecture::GgufArchitecture;
+use super::members::ConfigMembers;
+use super::meta::Meta;
+
+/// Keys that only Ministral 3 has: the growth of queries with their position, and the scale of YaRN's factor.
+pub(super) const GROWTH_KEYS: [&str; 2] = ["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"];
+
+const PARAMETERS: &str = "rope_parameters";
+const TYPE: &str = "rope.scaling.type";
+const FACTOR: &str = "rope.scaling.factor";
+const ORIGINAL: &str = "rope.scaling.original_context_length";
+
+/// Sets the members of the rotary embedding.
+pub(super) fn members(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    head_dim: usize,
+) -> Result<(), CheckpointError> {
+    let key_of = |name: &str| format!("{}.{name}", row.name);
+    // llama.cpp's default, which is not that of every class.
+    if !members.copy("rope_theta", "rope.freq_base")? {
+        members.set("rope_theta", "rope.freq_base", crate::rope::DEFAULT_THETA.into());
+    }
+    if row.architecture == Architecture::Gemma3 {
+        members.copy("rope_local_base_freq", "rope.freq_base_swa")?;
+    }
+    if row.rotates_part {
+        let name = "rope.dimension_count";
+        let width = meta.count(&key_of(name), 2..=head_dim)?.unwrap_or(head_dim);
+        // Half an element more, so that the product with the width of a head is never below the number.
+        let share = if width == head_dim { 1.0 } else { (width as f64 + 0.5) / head_dim as f64 };
+        members.set("partial_rotary_factor", name, share.into());
+    }
+    // Files from before `rope.scaling.type` have only `rope.scale_linear`.
+    let old = meta.number_from(&key_of("rope.scale_linear"), 1.0, limits::MAX_ROPE_FACTOR)?;
+    let factor =
+        meta.number_from(&key_of(FACTOR), 0.0, limits::MAX_ROPE_FACTOR)?.or(old).filter(|n| *n != 0.0);
+    if factor.is_some_and(|factor| factor < 1.0) {
+        return Err(meta.problem(&key_of(FACTOR), "must be at least 1".to_owned()));
+    }
+    let scaling = match (meta.text(&key_of(TYPE))?, factor) {
+        (Some("none"), _) | (None, None) => return Ok(()),
+        (None, _) => "linear",
+        (Some(scaling), _) => scaling,
+    };
+    members.set_inner(PARAMETERS, "rope_type", TYPE, scaling.into());
+    let factor = factor.ok_or_else(|| meta.missing(&key_of(FACTOR)));
+    match scaling {
+        "linear" => members.set_inner(PARAMETERS, "factor", FACTOR, factor?.into()),
+        "yarn" => yarn(meta, row, members, factor?)?,
+        // The classes refuse others.
+        _ => {}
+    }
+    Ok(())
+}
+
+fn yarn(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    factor: f64,
+) -> Result<(), CheckpointError> {
+    let key_of = |name: &str| format!("{}.{name}", row.name);
+    // YaRN's own factor on cos and sin is the same as none.
+    let usual = 0.1 * factor.ln() + 1.0;
+    for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"]
+    {
+        let key = key_of(name);
+        let is_neutral = |number: f64| {
+            let is_usual = name.ends_with("yarn_attn_factor") && (number - usual).abs() < 1e-5;
+            number == 1.0 || number < 0.0 || is_usual
+        };
+        if let Some(value) =
+            meta.get(&key).filter(|value| value.number().is_none_or(|number| !is_neutral(number)))
+        {
+            return Err(meta.unsupported(&key, value, "1 is"));
+        }
+    }
+    let original = match meta.count(&key_of(ORIGINAL), 1..=limits::MAX_POSITIONS)? {
+        Some(original) => original,
+        None => meta.required_count(&key_of("context_length"), 1..=limits::MAX_POSITIONS)?,
+    };
+    let mut set = |member: &str, name: &str, value: serde_json::Value| {
+        members.set_inner(PARAMETERS, member, name, value);
+    };
+    set("factor", FACTOR, factor.into());
+    set("original_max_position_embeddings", ORIGINAL, original.into());
+    for (member, name) in
+        [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")]
+    {
+        if let Some(turns) = meta.number(&key_of(name), 0.0, limits::MAX_ROPE_FACTOR)? {
+            set(member, name, turns.into());
+        }
+    }
+    set("truncate", TYPE, row.truncates_ramp.into());
+    if row.architecture == Architecture::Ministral3 {
+        let [growth, log] = GROWTH_KEYS;
+        if let Some(beta) =
+            meta.number_from(&key_of(growth), 0.0, limits::MAX_ROPE_FACTOR)?.filter(|n| *n != 0.0)
+        {
+            set("llama_4_scaling_beta", growth, beta.into());
+        }
+        // The converter writes the second of the two scales. The first is 1 in all published files.
+        if let Some(scale) =
+            meta.number_from(&key_of(log), 0.0, limits::MAX_ROPE_FACTOR)?.filter(|n| *n != 0.0)
+        {
+            set("mscale", log, 1.0.into());
+            set("mscale_all_dim", log, scale.into());
+        }
+    }
+    Ok(())
+}
