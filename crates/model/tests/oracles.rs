@@ -15,6 +15,7 @@ use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, Seq
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup, StateCopy, StateSlots};
 use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, weight_bytes};
+use headrace_quant::BlockType;
 use serde::Deserialize;
 
 use crate::common::isas;
@@ -247,17 +248,76 @@ fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
     }
 }
 
-/// The same weights as GGUF files, which have their own names, row order and RoPE.
+/// Models of [`CHECKPOINTS`] that are also in a GGUF file, as llama.cpp's converter writes it: with its names, fused,
+/// split and stacked tensors, and orders of rows.
+const GGUF_FILES: [&str; 32] = [
+    "cohere",
+    "cohere2",
+    "gemma",
+    "gemma2",
+    "gemma3-text",
+    "glm4",
+    "gpt-neox",
+    "gpt-neox-serial",
+    "gpt-oss",
+    "gpt2",
+    "granite",
+    "granite-moe",
+    "llama-gqa-untied",
+    "llama-tied-rope3",
+    "llama-yarn",
+    "ministral3",
+    "mistral-swa",
+    "mixtral",
+    "nemotron",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "phi",
+    "phi3-window",
+    "qwen2",
+    "qwen2-moe",
+    "qwen3",
+    "qwen3-moe",
+    "smollm3",
+    "stablelm",
+    "stablelm-parallel",
+    "starcoder2",
+];
+
+fn gguf_file(name: &str) -> Checkpoint {
+    Checkpoint::open(&data(&format!("gguf/{name}.gguf"))).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
 #[test]
 fn gguf_files_give_the_oracles_answers_on_every_instruction_set() {
     for isa in isas() {
-        for name in ["llama-gqa-untied", "llama-tied-rope3", "llama-yarn", "qwen2", "qwen3"] {
+        for name in GGUF_FILES {
             let expected: Expected = expected(&data(name));
-            let checkpoint = Checkpoint::open(&data(&format!("gguf/{name}.gguf"))).unwrap();
-            let mut model = load(&checkpoint, isa, 2);
+            let mut model = load(&gguf_file(name), isa, 2);
             for case in &expected.cases {
                 check_case(&format!("{name}.gguf on {isa}"), &mut model, isa, case);
             }
+        }
+    }
+}
+
+#[test]
+fn gguf_files_give_the_bits_of_the_same_weights_in_safetensors_if_both_are_quantized() {
+    // The factors of Llama 3's frequencies are rounded to 32 bits in GGUF.
+    for name in GGUF_FILES.into_iter().filter(|name| *name != "llama-tied-rope3") {
+        let quantized = |checkpoint: &Checkpoint| {
+            let options =
+                LoadOptions { quantize: Some(BlockType::Q8_0), ..LoadOptions::exact(Isa::best(), 2, 64) };
+            Model::load(checkpoint, options, &mut |_, _| ()).unwrap()
+        };
+        let mut file = quantized(&gguf_file(name));
+        let mut directory = quantized(&checkpoint(&data(name), "config.json"));
+        for case in &expected::<Expected>(&data(name)).cases {
+            let table = blocks(case.ids.len(), 3);
+            let [ours, theirs] =
+                [&mut file, &mut directory].map(|model| all_rows(model, &case.ids, usize::MAX, &table));
+            same_bits(name, &ours.concat(), &theirs.concat());
         }
     }
 }
