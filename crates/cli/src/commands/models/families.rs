@@ -17,6 +17,10 @@ names one of these classes; `headrace models inspect PATH` shows what a checkpoi
 
 Any field of `config.json` that would change the arithmetic and is not computed is refused by its name.
 
+A GGUF file, as llama.cpp's converter writes it, is served if column GGUF has the name in its `general.architecture`. Its
+metadata and tensors are read as those of the class; keys that would change the arithmetic and are not computed are refused
+by their names. Row orders, fused projections and stacked experts are put right while loading.
+
 Every family is computed in f32 within 1e-3 of transformers' answers, with the same bits in any batch and any cut into
 chunks. Weights may be f32, f16 or bf16, which are quantized at load on request, or quantized already: FP8, AWQ, GPTQ,
 compressed-tensors and MXFP4 in safetensors, and the [types of GGUF](start.md#weights-that-are-read). On a GPU they are
@@ -60,9 +64,13 @@ const TOKENIZERS: &str = "
 pub(super) fn run() {
     let row = |architecture: Architecture| {
         let mark = |is_there: bool| if is_there { "yes" } else { "no" };
-        // The GPU's kernels compute the same architectures that GGUF files are read of.
-        let gguf = mark(architecture.is_read_from_gguf());
-        format!("| {} | `{}` | {gguf} | {gguf} |\n", architecture.checkpoints(), architecture.hf_name())
+        let gguf = match architecture.is_read_from_gguf() {
+            true => format!("`{}`", architecture.gguf_name()),
+            false => "no".to_owned(),
+        };
+        // The GPU's kernels compute layers that are alike.
+        let gpu = mark(architecture.is_uniform());
+        format!("| {} | `{}` | {gguf} | {gpu} |\n", architecture.checkpoints(), architecture.hf_name())
     };
     let rows: String = Architecture::all().map(row).collect();
     let with_images = listed(Architecture::classes_with_text_model().iter().copied());
