@@ -285,6 +285,16 @@ mod tests {
                 "tokenizer.json",
             ),
             (
+                unsupported(
+                    "general.architecture",
+                    "\"gemma3n\"",
+                    "supported are \"llama\", \"gemma3\" and \"gpt2\"",
+                ),
+                "feature_unsupported",
+                Some("gemma3"),
+                "the nearest, gemma3; or serve it with another server",
+            ),
+            (
                 unsupported("hidden_act", "\"gelu\"", "\"silu\" is"),
                 "feature_unsupported",
                 Some("silu"),

@@ -245,10 +245,8 @@ fn models_that_are_not_supported_are_refused_by_name() {
             small().text("general.architecture", "gemma3n").bytes(),
             &[
                 "general.architecture",
-                "\"gemma3n\" is not supported",
-                "the nearest that is supported is \"gemma3\"",
-                "another server as an upstream",
-                "\"llama\", \"qwen2\", \"qwen3\"",
+                "\"gemma3n\" (it needs AltUp and LAuReL blocks) is not supported",
+                "supported are \"llama\", \"qwen2\", \"qwen3\"",
             ],
         ),
         ("projector", small().text("general.type", "mmproj").bytes(), &["general.type", "\"mmproj\""]),
