@@ -2,7 +2,7 @@
 //! know where factors of frequencies are stored.
 
 use crate::decoder::Architecture;
-use crate::error::CheckpointError;
+use crate::error::{CheckpointError, shown};
 use crate::limits;
 
 use super::architecture::GgufArchitecture;
@@ -56,8 +56,14 @@ pub(super) fn members(
     match scaling {
         "linear" => members.set_inner(PARAMETERS, "factor", FACTOR, factor?.into()),
         "yarn" => yarn(meta, row, members, factor?)?,
-        // The classes refuse others.
-        _ => {}
+        other => {
+            let found = format!("\"{}\"", shown(other));
+            return Err(meta.unsupported_as(
+                &key_of(TYPE),
+                found,
+                "supported are \"linear\", \"yarn\" and \"none\"",
+            ));
+        }
     }
     Ok(())
 }
