@@ -102,6 +102,7 @@ fn window_of(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
 fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Option<LayerPlace>>) {
     let mut shapes: Vec<StoreShape> = Vec::new();
     let mut places = Vec::with_capacity(config.layers.len());
+    let has_groups = kept == KeptLayers::All;
     // A layer that others read must keep what it stored until they are computed.
     let is_read = config.layers.iter().any(|layer| kv_of(&layer.mixer).is_some());
     let kept = if is_read { KeptLayers::All } else { kept };
@@ -114,7 +115,7 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Optio
             places.push(None);
             continue;
         };
-        let in_window = kept == KeptLayers::All && window_of(config, layer).is_some();
+        let in_window = has_groups && window_of(config, layer).is_some();
         let wanted = StoreShape { shape, in_window };
         let alike = |known: &StoreShape| {
             StoreShape { shape: KvShape { layers: 0, ..known.shape }, ..*known } == wanted
