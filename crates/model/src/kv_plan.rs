@@ -145,3 +145,58 @@ impl KvGroups {
         least
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A model of six layers, four of them with a window, at a context of 32,768 tokens.
+    fn windowed(window: usize) -> KvGroups {
+        let json = include_str!("../tests/data/gemma3-text/config.json");
+        let json = json.replace("\"max_position_embeddings\": 256", "\"max_position_embeddings\": 32768");
+        let json = json.replace("\"sliding_window\": 8", &format!("\"sliding_window\": {window}"));
+        KvGroups::of(&ModelConfig::from_json(json.as_bytes()).unwrap(), KvType::Bf16)
+    }
+
+    #[test]
+    fn a_long_sequence_holds_its_window_and_a_chunk_of_the_layers_with_a_window() {
+        for window in [512, 1000, 1024] {
+            let groups = windowed(window);
+            let kinds: Vec<_> = groups.groups().map(|group| group.kind).collect();
+            assert_eq!(kinds, [KvGroupKind::Full, KvGroupKind::Window(window)]);
+            let per_token: Vec<usize> = groups.groups().map(|group| group.bytes_per_block / 16).collect();
+            let (tokens, chunk) = (32_768, 128);
+            let most = per_token[0] * tokens + per_token[1] * (window + chunk + 32);
+            let held = groups.held_bytes(tokens, chunk);
+            assert!(held <= most && held * 100 >= most * 99, "{held} of {most}");
+        }
+    }
+
+    #[test]
+    fn memory_is_divided_so_that_it_fits() {
+        let groups = windowed(512);
+        for sequences in [1, 8, 64] {
+            let usage = KvUse { sequences, chunk: 128, tokens: 32_768 };
+            for bytes in [0, 1 << 16, 1 << 20, 1 << 26, 1 << 30] {
+                let first = groups.fitting(bytes, usage);
+                let fits = |first: usize| groups.bytes(groups.beside(first, usage)) <= bytes;
+                assert!(first == 0 || fits(first), "{bytes}");
+                assert!(!fits(first + 1), "{bytes}: more fits");
+            }
+            let blocks = groups.beside(groups.useful(usage), usage);
+            assert_eq!(blocks.full, 2048 * sequences);
+            // A window of 512 tokens and a chunk of 128 tokens take 41 blocks.
+            let growth = sequences.div_ceil(4);
+            assert_eq!(blocks.window, 41 * (sequences + growth) + growth);
+            assert!(groups.layout(blocks).positions(128) >= 32_768);
+        }
+    }
+
+    #[test]
+    fn a_pool_of_one_context_holds_it() {
+        let groups = windowed(1024);
+        let usage = KvUse { sequences: 64, chunk: 128, tokens: 32_768 };
+        let blocks = groups.beside(groups.needed(32_768, 128), usage);
+        assert_eq!(groups.layout(blocks).positions(128), 32_768);
+    }
+}
