@@ -180,7 +180,10 @@ fn weights_that_are_not_computed_are_refused_alike_by_every_command() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         for (command, said) in [
             ("inspect", text(headrace(&["models", "inspect", path]).stderr)),
-            ("inspect --json", format!("{} {}", facts["refused"]["message"], facts["refused"]["way_out"])),
+            (
+                "inspect --json",
+                ["message", "way_out"].map(|part| facts["refused"][part].as_str().unwrap()).join("; "),
+            ),
             (
                 "doctor",
                 format!("{}; {}", found["evidence"].as_str().unwrap(), found["way_out"].as_str().unwrap()),
