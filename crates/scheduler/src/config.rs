@@ -79,9 +79,9 @@ pub struct ConfigProblem {
 pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
 impl SchedulerConfig {
-    /// Most tokens of one sequence in a step.
+    /// Most tokens of one sequence in a step, with or without the logits of every position.
     pub fn chunk(&self) -> usize {
-        self.max_chunk.min(self.step_tokens)
+        self.max_chunk.max(self.max_score_chunk).min(self.step_tokens)
     }
 
     /// Checks the values and the layout of the model's KV cache.

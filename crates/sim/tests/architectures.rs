@@ -105,22 +105,30 @@ impl Case {
 }
 
 fn bench(checkpoint: &Checkpoint, case: &Case, alone: bool) -> Bench {
+    let scheduler = SchedulerConfig {
+        step_tokens: 64,
+        max_running: 16,
+        max_chunk: if alone { 64 } else { case.chunk },
+        context_window: CONTEXT,
+        prefix_cache: case.prefix_cache && !alone,
+        ..SchedulerConfig::default()
+    };
     let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).unwrap();
     let groups = KvGroups::of(checkpoint.config(), case.kv);
     let blocks = if case.is_scarce && !alone {
         // Room for one or two sequences.
         let held = |window: bool| {
             let group = groups.groups().find(|group| group.blocks_outside(1 << 20) > 0 || !window);
-            group.map_or(0, |group| group.most_held(CONTEXT, case.chunk))
+            group.map_or(0, |group| group.most_held(CONTEXT, scheduler.chunk()))
         };
         KvBlocks { full: CONTEXT.div_ceil(16) + 4, window: held(true) + 4, states: 3 }
     } else {
         KvBlocks { full: 200, window: 200, states: 24 }
     };
-    let (threads, chunk) = if alone { (1, 64) } else { (case.threads, case.chunk) };
+    let threads = if alone { 1 } else { case.threads };
     let options = LoadOptions {
         kv_blocks: blocks,
-        chunk,
+        chunk: scheduler.chunk(),
         max_positions: Some(CONTEXT),
         mode: case.mode,
         kv: case.kv,
@@ -128,14 +136,6 @@ fn bench(checkpoint: &Checkpoint, case: &Case, alone: bool) -> Bench {
         ..LoadOptions::exact(isa, threads, 1)
     };
     let model = Model::load(checkpoint, options, &mut |_, _| {}).unwrap();
-    let scheduler = SchedulerConfig {
-        step_tokens: 64,
-        max_running: 16,
-        max_chunk: chunk,
-        context_window: CONTEXT,
-        prefix_cache: case.prefix_cache && !alone,
-        ..SchedulerConfig::default()
-    };
     Bench::new(Box::new(model), Arc::new(ToyVocabulary), &[], scheduler)
 }
 
