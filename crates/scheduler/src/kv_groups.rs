@@ -41,6 +41,11 @@ impl HeldBlocks {
         PerGroup::new([0, self.outside, 0])
     }
 
+    /// Whether it holds a second slot, for the state after a step. The step's end releases one of the two.
+    pub(crate) fn has_next_state(&self) -> bool {
+        self.ids.state().len() > 1
+    }
+
     /// The cached state that the first chunk continues from.
     pub(crate) fn source(&self) -> Option<u32> {
         self.source
@@ -171,6 +176,11 @@ impl KvGroups {
         blocks
     }
 
+    /// Whether a sequence lacks only the slot for the state after its next step.
+    pub(crate) fn lacks_next_state(&self, blocks: &PerGroup<usize>, tables: &HeldBlocks) -> bool {
+        !tables.ids.state().is_empty() && *blocks.state() > self.pools.state().free()
+    }
+
     /// Whether every group has this many free blocks.
     pub(crate) fn have_free(&self, blocks: &PerGroup<usize>) -> bool {
         self.pools.iter().zip(blocks.iter()).all(|(pool, &blocks)| blocks <= pool.free())
@@ -183,7 +193,7 @@ impl KvGroups {
         }
     }
 
-    /// Takes a slot for a copy of a state, if one is free beyond those `promised` to running sequences.
+    /// Takes a slot for a copy of a state, if more than `promised` are free.
     pub(crate) fn take_copy(&mut self, promised: usize) -> Option<u32> {
         let pool = self.pools.each_mut().2;
         if pool.free() > promised { pool.take() } else { None }

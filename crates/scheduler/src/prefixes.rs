@@ -197,7 +197,7 @@ impl Prefixes {
         self.groups.take(blocks, &mut sequence.tables);
     }
 
-    /// Takes a slot for a copy of a state, if one is free beyond those `promised` to running sequences.
+    /// Takes a slot for a copy of a state, if more than `promised` are free.
     pub(crate) fn take_copy(&mut self, promised: usize) -> Option<u32> {
         if self.enabled { self.groups.take_copy(promised) } else { None }
     }

@@ -94,6 +94,18 @@ impl Scheduler {
             return;
         }
         let lacking = self.prefixes.groups().needs(start, start + len, &sequence.tables);
+        // A slot that another chunk of this step releases is free in the next step. Paused and idle sequences yield
+        // theirs at once.
+        let yields = || {
+            let idle = || self.running.idle_victim(&self.sequences, &self.tenants);
+            self.running.paused_victim(&self.sequences).or_else(idle).is_some() && !sequence.is_idle_work()
+        };
+        if self.prefixes.groups().lacks_next_state(&lacking, &sequence.tables)
+            && self.frees_a_state()
+            && !yields()
+        {
+            return;
+        }
         while !self.prefixes.groups().have_free(&lacking) {
             match self.running.least_entitled(&self.sequences, &self.tenants) {
                 Some(victim) if victim != id => self.preempt(victim),
@@ -121,6 +133,12 @@ impl Scheduler {
         self.plan.chunks.push(PlannedChunk { seq: id, start, len, logits, reaches_end, copy });
     }
 
+    /// Whether a slot for a state is free again at the end of the planned step.
+    fn frees_a_state(&self) -> bool {
+        let has_next = |id| self.sequences.get(id).is_some_and(|s| s.tables.has_next_state());
+        self.plan.chunks.iter().any(|chunk| chunk.copy.is_some() || has_next(chunk.seq))
+    }
+
     /// The tokens of a chunk that has only one boundary at which the state is to be copied.
     fn cut(&self, sequence: &Sequence, start: usize, len: usize) -> usize {
         let layout = self.layout();
@@ -144,7 +162,9 @@ impl Scheduler {
         let sequence = self.sequences.get(id)?;
         let (from, to) = (layout.full_blocks(start), layout.full_blocks(start + len));
         let position = sequence.boundaries.copy_within(from, to)? * layout.block_tokens();
-        let slot = self.prefixes.take_copy(*self.running.promised().state())?;
+        // Some slots stay free for the states after the steps of other sequences.
+        let kept = self.running.promised().state() + self.running.computed().div_ceil(4);
+        let slot = self.prefixes.take_copy(kept)?;
         Some(StateCopy { position, slot })
     }
 
