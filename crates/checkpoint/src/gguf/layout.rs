@@ -69,10 +69,9 @@ impl<'f> TensorLayout<'f> {
                 self.norm(norm, &format!("{block}.{part}"));
             }
         }
-        match &mut layer.mixer {
-            MixerConfig::Attention(attention) => self.attention(attention, block),
-            // Of no architecture in the table.
-            _ => {}
+        // The architectures in the table have no other mixers.
+        if let MixerConfig::Attention(attention) = &mut layer.mixer {
+            self.attention(attention, block);
         }
         self.feed(&mut layer.feed, block);
     }

@@ -79,9 +79,8 @@ impl Memory {
         if before > 0 {
             assert_eq!((from.position, from.hash), (before, hashes[before - 1]), "the state at {before}");
         }
-        for p in before..chunk.start {
-            assert_eq!(from.rows[p - before], hashes[p], "the row of position {p}");
-        }
+        let rows = &from.rows[..chunk.start - before];
+        assert_eq!(rows, &hashes[before..chunk.start], "the rows from position {before} on");
         if chunk.start > 0 && after > before {
             assert_ne!(slots.from, slots.own, "the state that is read must stay");
         }
@@ -105,9 +104,8 @@ impl Memory {
             own.hash = after.checked_sub(1).map_or(0, |last| hashes[last]);
             own.rows = [3; BLOCK_TOKENS];
         }
-        for p in chunk.start.max(after)..chunk.end {
-            own.rows[p - after] = hashes[p];
-        }
+        let first = chunk.start.max(after);
+        own.rows[first - after..chunk.end - after].copy_from_slice(&hashes[first..chunk.end]);
     }
 }
 
