@@ -49,6 +49,8 @@ pub struct Scheduler {
     plan: StepPlan,
     /// Tokens of the step's budget that the plan has not assigned yet.
     left: usize,
+    /// Sequences that wait for a slot that another chunk of the planned step releases.
+    late: Vec<SeqId>,
     /// Reused between steps.
     scratch: Vec<SeqId>,
 }
@@ -109,6 +111,7 @@ impl Scheduler {
             work: WorkDone::default(),
             plan: StepPlan::default(),
             left: 0,
+            late: Vec::new(),
             scratch: Vec::new(),
             config,
         })

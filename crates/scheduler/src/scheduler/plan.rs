@@ -15,6 +15,7 @@ impl Scheduler {
     pub fn plan(&mut self, now_ns: u64) -> &StepPlan {
         self.plan.clear(now_ns);
         self.left = self.config.step_tokens;
+        self.late.clear();
         self.prefixes.set_now(now_ns);
         self.expire(now_ns);
         self.raise_idle();
@@ -26,6 +27,12 @@ impl Scheduler {
         if self.waiting.is_only_idle(&self.tenants) {
             self.plan_decodes(Class::Idle);
             self.plan_prefills(Class::Idle);
+        }
+        // The chunk that they waited for may have left the plan since.
+        while let Some(id) = self.late.pop()
+            && self.plan.chunks.is_empty()
+        {
+            self.plan_chunk(id);
         }
         self.count_idle_turn(of_others);
         &self.plan
@@ -104,6 +111,7 @@ impl Scheduler {
             && self.frees_a_state()
             && !yields()
         {
+            self.late.push(id);
             return;
         }
         while !self.prefixes.groups().have_free(&lacking) {
