@@ -479,10 +479,17 @@ impl KvGroups {
         }
     }
 
-    /// Reserves a pin for a tenant in the layers that keep every position. Returns `false` if a limit is reached.
-    /// Windows and states are pinned without a reservation, because only those near a pin's end are kept at all.
+    /// Reserves a pin for a tenant in the layers that keep every position, or in those with a window if no layer does.
+    /// Returns `false` if a limit is reached. Other windows and states are pinned without a reservation, because only
+    /// those near a pin's end are kept at all.
     pub(crate) fn reserve_pin(&mut self, tenant: u64) -> bool {
-        !self.layout.groups().full().is_used() || self.pools.each_mut().0.pins().reserve(tenant)
+        let (full, window) = (self.layout.groups().full().is_used(), self.layout.groups().window().is_used());
+        let (full_pool, window_pool, _) = self.pools.each_mut();
+        match (full, window) {
+            (true, _) => full_pool.pins().reserve(tenant),
+            (false, true) => window_pool.pins().reserve(tenant),
+            (false, false) => true,
+        }
     }
 
     /// Releases reserved pins of a tenant.

@@ -172,18 +172,25 @@ impl Prefixes {
         if let Some(life) = self.life_at(sequence, sequence.found) {
             self.groups.pin_source(&sequence.tables, life, tenant);
         }
-        let mut pinned = PinnedBlocks::default();
+        let full = layout.groups().full().is_used();
+        let windows = !full && layout.groups().window().is_used();
+        let (mut pinned, mut reserved) = (PinnedBlocks::default(), 0);
+        sequence.reserved_to = sequence.found;
         for at in sequence.found..layout.full_blocks(sequence.prompt.len()) {
             let Some(life) = life_of(&sequence.pins, at, &layout) else { break };
-            match self.groups.reserve_pin(tenant) {
-                true => pinned.blocks[rank(life)] += 1,
-                false => pinned.beyond += 1,
+            if windows && self.lives(sequence, at).window().is_none() {
+                continue;
             }
+            if !self.groups.reserve_pin(tenant) {
+                pinned.beyond += 1;
+                continue;
+            }
+            pinned.blocks[rank(life)] += 1;
+            reserved += 1;
+            sequence.reserved_to = at + 1;
         }
-        let reserved = pinned.blocks.iter().sum::<u32>() as usize;
-        let counted = if layout.groups().full().is_used() { reserved } else { 0 };
-        sequence.reserved = PerGroup::new([counted, 0, 0]);
-        sequence.reserved_to = sequence.found + reserved;
+        let of = |used: bool| if used { reserved } else { 0 };
+        sequence.reserved = PerGroup::new([of(full), of(windows), 0]);
         sequence.pinned = pinned;
     }
 
