@@ -15,9 +15,11 @@ const EMULATOR: &str = "qemu-aarch64";
 const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 const PACKAGES: [&str; 3] = ["qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
 /// Beginnings of the tests that take minutes under an emulator and compute nothing that the others do not.
-const SLOW: [&str; 3] = [
+const SLOW: [&str; 5] = [
     "every_cut_gives_the_same_bits",
+    "experts_of_quantized_checkpoints_stay",
     "gguf_files_give",
+    "quantized_checkpoints_have_the_same_bits_in_any_chunks",
     "values_within_keys_agree_with_f64_and_do_not_depend_on_chunks_or_threads",
 ];
 /// Makes blake3 use pure Rust. By default it builds C code for NEON.
@@ -73,7 +75,7 @@ pub(crate) fn emulate(place: &Place) -> Result<Done, Failure> {
 /// The program on an emulated processor.
 fn on(program: &Program, processor: &str) -> Program {
     let runner = [EMULATOR, "-cpu", processor, "-L", LIBRARIES];
-    program.clone().run_by(&runner).with("HEADRACE_ISA", "neon")
+    program.clone().run_by(&runner).with("HEADRACE_ISA", "neon").with("HEADRACE_EMULATED", "1")
 }
 
 /// Why nothing can be compiled for the target. `None` if it is installed.
