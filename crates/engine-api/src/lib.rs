@@ -18,7 +18,7 @@ pub use grammar::{
 };
 pub use health::EngineHealth;
 pub use job::{Job, JobError, JobEvent, JobReport, Priority, PromptScores, Tenant};
-pub use load::{Capabilities, LoadReport, ReportAge, ResumeSupport, SubmitRefusal};
+pub use load::{Capabilities, GroupBlocks, LoadReport, ReportAge, ResumeSupport, SubmitRefusal};
 pub use relay::{
     AbandonPolicy, AnswerBounds, AnswerMemory, AnswerMemoryFull, MessageRelay, MessageResume, PrefixCache,
     RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait, RelayedEvent, Screening,

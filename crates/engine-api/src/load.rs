@@ -88,6 +88,37 @@ pub enum ReportAge {
     Never,
 }
 
+/// The blocks of one cache group. A block of states is a slot for one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct GroupBlocks {
+    /// Blocks in total.
+    pub total: u32,
+    /// Blocks that no sequence holds.
+    pub free: u32,
+    /// Free blocks that hold a cached prefix.
+    pub cached: u32,
+}
+
+/// The blocks of a cache group in a format with names. Binary frames leave them out, because older programs read frames
+/// by position.
+mod only_in_json {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::GroupBlocks;
+
+    pub(super) fn serialize<S: Serializer>(blocks: &Option<GroupBlocks>, to: S) -> Result<S::Ok, S::Error> {
+        if to.is_human_readable() { blocks.serialize(to) } else { to.serialize_unit() }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<GroupBlocks>, D::Error> {
+        if from.is_human_readable() {
+            Option::deserialize(from)
+        } else {
+            <()>::deserialize(from).map(|()| None)
+        }
+    }
+}
+
 /// The load of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoadReport {
@@ -103,12 +134,18 @@ pub struct LoadReport {
     pub waiting: u32,
     /// Prompt tokens that wait to be computed.
     pub waiting_tokens: u64,
-    /// Total KV blocks.
+    /// Total KV blocks of the layers that keep every position, or of the only cache group.
     pub blocks_total: u32,
     /// KV blocks that no sequence holds. They include cached blocks, which are evicted when needed.
     pub blocks_free: u32,
     /// Free blocks that hold a cached prefix.
     pub blocks_cached: u32,
+    /// Blocks of the layers with a window, if other layers keep every position.
+    #[serde(default, with = "only_in_json")]
+    pub window: Option<GroupBlocks>,
+    /// Slots for recurrent states, if other layers keep positions.
+    #[serde(default, with = "only_in_json")]
+    pub states: Option<GroupBlocks>,
     /// Used share of the KV memory, in thousandths. Set if the engine reports a share instead of blocks.
     #[serde(default)]
     pub cache_used_permille: Option<u16>,

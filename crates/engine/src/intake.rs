@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{PrefixKeys, Sampling};
 use headrace_engine_api::{
-    Capabilities, EngineHealth, GrammarFailed, Job, JobTicket, LoadReport, Priority, ReportAge,
+    Capabilities, EngineHealth, GrammarFailed, GroupBlocks, Job, JobTicket, LoadReport, Priority, ReportAge,
     ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_kernels::forward::Forward;
 use headrace_kv_layout::KvLayout;
-use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec, Work};
+use headrace_scheduler::{AddRefusal, BlockCounts, Class, Scheduler, SeqId, SequenceSpec, Work};
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::{EngineConfig, EngineError, MAX_LOGPROBS};
@@ -207,15 +207,30 @@ impl Intake {
             let shared = self.shared.lock();
             (shared.scheduler.load(), shared.times, shared.restarts)
         };
+        let counted = |counts: &BlockCounts| GroupBlocks {
+            total: to_u32(counts.total),
+            free: to_u32(counts.free),
+            cached: to_u32(counts.cached),
+        };
+        // The first group that has layers is reported as the engine's blocks, the others by name.
+        let [full, window, states] = [load.blocks.full(), load.blocks.window(), load.blocks.state()]
+            .map(|counts| (counts.total > 0).then(|| counted(counts)));
+        let (first, window, states) = match (full, window, states) {
+            (Some(full), window, states) => (full, window, states),
+            (None, Some(window), states) => (window, None, states),
+            (None, None, states) => (states.unwrap_or_default(), None, None),
+        };
         LoadReport {
             reported: ReportAge::Now,
             running: to_u32(load.running),
             paused: to_u32(load.paused),
             waiting: to_u32(load.waiting),
             waiting_tokens: load.waiting_tokens,
-            blocks_total: to_u32(load.blocks_total),
-            blocks_free: to_u32(load.blocks_free),
-            blocks_cached: to_u32(load.blocks_cached),
+            blocks_total: first.total,
+            blocks_free: first.free,
+            blocks_cached: first.cached,
+            window,
+            states,
             cache_used_permille: None,
             tokens_per_second: load.tokens_per_second,
             prefill_tokens_per_second: load.prefill_tokens_per_second,

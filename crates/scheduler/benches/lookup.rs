@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for number in 0..BLOCKS * BLOCK_TOKENS / PROMPT {
         run(&mut scheduler, &salt, prompt(number))?;
     }
-    let cached = scheduler.load().blocks_cached;
+    let cached = scheduler.load().blocks.full().cached;
     println!("{cached} blocks cached in {:.1} s", begun.elapsed().as_secs_f64());
 
     // Shuffled, so that neither the table nor the blocks are in a CPU cache.

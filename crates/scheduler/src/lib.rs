@@ -91,7 +91,7 @@ mod work;
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
 pub use pins::PinnedBlocks;
 pub use queue_admission::AddRefusal;
-pub use scheduler::{Load, Scheduler};
+pub use scheduler::{BlockCounts, Load, Scheduler};
 pub use sequence::{Class, SeqId, SequenceSpec};
 pub use step::{ChunkView, ExpiredSequence, LogitsNeed, Outcome, PlannedChunk, StartedSequence, StepPlan};
 pub use work::Work;

@@ -9,7 +9,7 @@ mod plan;
 mod raise;
 
 use headrace_domain::PrefixKeys;
-use headrace_kv_layout::KvLayout;
+use headrace_kv_layout::{KvLayout, PerGroup};
 
 use crate::ageing::Ageing;
 use crate::config::{ConfigProblems, SchedulerConfig};
@@ -55,6 +55,17 @@ pub struct Scheduler {
     scratch: Vec<SeqId>,
 }
 
+/// Number of blocks of a cache group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BlockCounts {
+    /// All blocks. 0 if the model has no such layers.
+    pub total: usize,
+    /// Blocks that no sequence holds.
+    pub free: usize,
+    /// Free blocks that hold a cached prefix.
+    pub cached: usize,
+}
+
 /// The load of a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
@@ -66,12 +77,8 @@ pub struct Load {
     pub waiting: usize,
     /// Prompt tokens that wait to be computed.
     pub waiting_tokens: u64,
-    /// All blocks of the first cache group.
-    pub blocks_total: usize,
-    /// Blocks of the first cache group that no sequence holds.
-    pub blocks_free: usize,
-    /// Free blocks that hold a cached prefix.
-    pub blocks_cached: usize,
+    /// The blocks of each cache group.
+    pub blocks: PerGroup<BlockCounts>,
     /// Recent tokens computed per second; 0 while unknown.
     pub tokens_per_second: u32,
     /// Prompt tokens per second in a step that computes nothing else; 0 while unknown.
@@ -248,15 +255,17 @@ impl Scheduler {
     /// The current load.
     pub fn load(&self) -> Load {
         let (prefill, decode) = self.outlook().speeds();
-        let pool = self.prefixes.groups().first_pool();
+        let pools = self.prefixes.groups().pools();
         Load {
             running: self.running.computed(),
             paused: self.running.paused() + self.waiting.parked(),
             waiting: self.waiting(),
             waiting_tokens: self.waiting.tokens(),
-            blocks_total: pool.total(),
-            blocks_free: pool.free(),
-            blocks_cached: pool.free_cached(),
+            blocks: pools.map(|pool| BlockCounts {
+                total: pool.total(),
+                free: pool.free(),
+                cached: pool.free_cached(),
+            }),
             // A float beyond u32 saturates.
             tokens_per_second: self.rate.per_second() as u32,
             prefill_tokens_per_second: prefill as u32,

@@ -144,7 +144,7 @@ fn what_an_aborted_or_failed_sequence_computed_is_not_findable_unless_others_rel
         s.check_invariants().unwrap();
         assert_eq!(s.cached_prefix(&keys), expected, "keep {keep_aborted}, fail {fail}, {steps} steps");
         let load = s.load();
-        assert_eq!((load.blocks_free, load.blocks_cached), (64, expected / 16));
+        assert_eq!((load.blocks.full().free, load.blocks.full().cached), (64, expected / 16));
         // Once another sequence has built on the blocks, they stay findable.
         let id = s.add(&job, 0).unwrap();
         (0..6).for_each(|_| step(&mut s));

@@ -21,7 +21,7 @@ fn what_stands_still_keeps_its_blocks_until_somebody_lacks_them() {
     assert!(s.is_idle(), "nothing is to be computed");
     assert_eq!(step(&mut s, 1), []);
     let load = s.load();
-    assert_eq!((load.running, load.paused, load.waiting, load.blocks_free), (0, 1, 0, 8));
+    assert_eq!((load.running, load.paused, load.waiting, load.blocks.full().free), (0, 1, 0, 8));
     assert!(s.resume(a));
     assert_eq!(step(&mut s, 2), [(a, 1)], "nothing is computed twice");
 

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use headrace_domain::{CacheLife, CachePin, CacheSalt};
-use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout};
+use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout, PerGroup};
 use headrace_scheduler::{
-    AddRefusal, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
+    AddRefusal, BlockCounts, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
 };
 
 mod common;
@@ -375,7 +375,8 @@ impl World {
             assert!(steps < 100_000, "no end in sight: {:?}", self.scheduler.load());
         }
         let load = self.scheduler.load();
-        assert_eq!(load.blocks_free, load.blocks_total, "blocks did not come back");
+        let held = |counts: &BlockCounts| counts.total - counts.free;
+        assert_eq!(load.blocks.map(held), PerGroup::repeat(0), "blocks did not come back");
         assert_eq!((load.waiting, load.waiting_tokens), (0, 0));
         assert!(self.scheduler.is_idle());
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_config::ServerSettings;
-use headrace_engine_api::LoadReport;
+use headrace_engine_api::{GroupBlocks, LoadReport};
 use headrace_gateway::Gateway;
 use headrace_ledger::{JournalHealth, LedgerAdmin};
 use headrace_limits::{LimitMetrics, Limits};
@@ -113,6 +113,38 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Lo
     for (metric, help, read) in gauges {
         let engine = Arc::clone(engine);
         metrics.register_gauge(metric, help, &[("model", name)], Box::new(move || read(&engine.load())));
+    }
+    register_cache_groups(metrics, name, engine);
+}
+
+/// Registers the blocks of the cache groups that the general figures do not count.
+fn register_cache_groups(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEngine>) {
+    type Group = fn(&LoadReport) -> Option<GroupBlocks>;
+    type Read = fn(&GroupBlocks) -> u32;
+    let groups: [(&str, Group); 2] = [("window", |load| load.window), ("states", |load| load.states)];
+    let counts: [(&str, &str, Read); 3] = [
+        ("headrace_engine_cache_group_blocks", "Blocks of a further cache group.", |blocks| blocks.total),
+        (
+            "headrace_engine_cache_group_blocks_free",
+            "Blocks of a further cache group that no sequence holds.",
+            |blocks| blocks.free,
+        ),
+        (
+            "headrace_engine_cache_group_blocks_cached",
+            "Free blocks of a further cache group with a cached prefix.",
+            |blocks| blocks.cached,
+        ),
+    ];
+    for (group, of) in groups {
+        if of(&engine.load()).is_none() {
+            continue;
+        }
+        for (metric, help, read) in counts {
+            let engine = Arc::clone(engine);
+            let labels = [("model", name), ("group", group)];
+            let value = move || of(&engine.load()).map_or(0.0, |blocks| f64::from(read(&blocks)));
+            metrics.register_gauge(metric, help, &labels, Box::new(value));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! versions can add fields. Every value is checked before it is used.
 
 use headrace_domain::ModelName;
-use headrace_engine_api::{Capabilities, LoadReport};
+use headrace_engine_api::{Capabilities, GroupBlocks, LoadReport};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_MODELS, MAX_SEQUENCES, MAX_TOKENS, PROTOCOL};
@@ -109,12 +109,18 @@ pub(crate) fn bounded(load: LoadReport) -> LoadReport {
         waiting_tokens: load.waiting_tokens.min(MAX_TOKENS),
         blocks_free: load.blocks_free.min(load.blocks_total),
         blocks_cached: load.blocks_cached.min(load.blocks_total),
+        window: load.window.map(bounded_blocks),
+        states: load.states.map(bounded_blocks),
         cache_used_permille: load.cache_used_permille.map(|used| used.min(1_000)),
         step_ns: load.step_ns.min(u64::MAX >> 1),
         forward_ns: load.forward_ns.min(load.step_ns),
         sample_ns: load.sample_ns.min(load.step_ns),
         ..load
     }
+}
+
+fn bounded_blocks(blocks: GroupBlocks) -> GroupBlocks {
+    GroupBlocks { free: blocks.free.min(blocks.total), cached: blocks.cached.min(blocks.total), ..blocks }
 }
 
 #[cfg(test)]
@@ -135,7 +141,9 @@ mod tests {
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
         };
-        let load = LoadReport { waiting: u32::MAX, waiting_tokens: u64::MAX, ..LoadReport::default() };
+        let window = Some(GroupBlocks { total: 4, free: 9, cached: 9 });
+        let load =
+            LoadReport { waiting: u32::MAX, waiting_tokens: u64::MAX, window, ..LoadReport::default() };
         let model = AboutModel {
             bits: "ab".repeat(32),
             words: "cd".repeat(32),
@@ -158,6 +166,8 @@ mod tests {
     fn what_a_worker_tells_is_read_within_bounds() {
         let read = read(&about()).unwrap();
         assert_eq!(read.models[0].capabilities, about().models[0].capabilities);
+        let window = GroupBlocks { total: 4, free: 4, cached: 4 };
+        assert_eq!(read.models[0].load.window, Some(window));
         assert!(read.models[0].load.waiting_tokens < u64::MAX && read.models[0].load.waiting < u32::MAX);
     }
 
