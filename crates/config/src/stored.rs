@@ -166,7 +166,7 @@ impl ModelFolders {
                 "\n    ollama pull {name}, then give the same name again; or hf download ORGANISATION/{last}, then ORGANISATION/{last}"
             ));
         }
-        text.push_str("\n  What can be loaded: Hugging Face directories of the architectures that headrace models families lists, GGUF files of Llama, Qwen2 and Qwen3, and encoders; headrace models inspect PATH says why one cannot");
+        text.push_str("\n  What can be loaded: Hugging Face directories and GGUF files of the architectures that headrace models families lists, and encoders; headrace models inspect PATH says why one cannot");
         text
     }
 }
