@@ -61,7 +61,13 @@ impl CudaModel {
         let scratch = Scratch::new(&mut *device, config, &heads, options)?;
         let workspace = Workspace::new(&mut *device)?;
         let partial = device.allocate(sizes.partial)?;
-        let shape = ForwardShape { vocab: config.vocab_size, max_positions, kv: layout, weight_bytes };
+        let shape = ForwardShape {
+            vocab: config.vocab_size,
+            max_positions,
+            kv: layout,
+            weight_bytes,
+            short_positions: None,
+        };
         let limits = Limits {
             pass_rows: options.pass_rows,
             logit_rows: options.logit_rows,

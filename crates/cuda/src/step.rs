@@ -194,7 +194,13 @@ pub(crate) fn passes<'a>(batch: &[SequenceChunk<'a>], rows: usize) -> Vec<Vec<Se
                 wanted => wanted,
             };
             let tokens = chunk.tokens.get(done..done + count).unwrap_or_default();
-            pass.push(SequenceChunk { tokens, start: chunk.start + done, tables: chunk.tables, logits });
+            pass.push(SequenceChunk {
+                tokens,
+                start: chunk.start + done,
+                tables: chunk.tables,
+                logits,
+                long_context: chunk.long_context,
+            });
             done += count;
             left -= count;
         }
@@ -223,8 +229,13 @@ mod tests {
     use headrace_kv_layout::{BlockTables, KvLayout};
 
     const GROUP: KvGroup = KvGroup::full(64, 1);
-    const FORWARD: ForwardShape =
-        ForwardShape { vocab: 100, max_positions: 1024, kv: KvLayout::single(GROUP), weight_bytes: 1 };
+    const FORWARD: ForwardShape = ForwardShape {
+        vocab: 100,
+        max_positions: 1024,
+        kv: KvLayout::single(GROUP),
+        weight_bytes: 1,
+        short_positions: None,
+    };
 
     fn heads(heads: usize, kv_heads: usize) -> Heads {
         Heads::new(heads, kv_heads, 16).unwrap()
@@ -236,7 +247,7 @@ mod tests {
         table: &'a [u32],
         logits: LogitsWanted,
     ) -> SequenceChunk<'a> {
-        SequenceChunk { tokens, start, tables: BlockTables::single(table), logits }
+        SequenceChunk { tokens, start, tables: BlockTables::single(table), logits, long_context: false }
     }
 
     #[test]

@@ -84,8 +84,13 @@ fn blocks(positions: usize) -> Vec<u32> {
 /// All rows of logits of `ids`.
 fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let mut out = Logits::default();
-    let chunk =
-        SequenceChunk { tokens: ids, start, tables: BlockTables::single(table), logits: LogitsWanted::All };
+    let chunk = SequenceChunk {
+        tokens: ids,
+        start,
+        tables: BlockTables::single(table),
+        logits: LogitsWanted::All,
+        long_context: false,
+    };
     model.step(&[chunk], &mut out).unwrap();
     assert_eq!(out.rows(), ids.len());
     (0..ids.len()).map(|row| out.row(row).unwrap().to_vec()).collect()

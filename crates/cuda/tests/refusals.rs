@@ -41,7 +41,8 @@ fn step(model: &mut CudaModel, token: u32, block: u32) -> Result<Vec<f32>, Forwa
     let mut out = Logits::default();
     let (tokens, table) = ([token], [block]);
     let tables = BlockTables::single(&table[..]);
-    let chunk = SequenceChunk { tokens: &tokens, start: 0, tables, logits: LogitsWanted::Last };
+    let chunk =
+        SequenceChunk { tokens: &tokens, start: 0, tables, logits: LogitsWanted::Last, long_context: false };
     model.step(&[chunk], &mut out)?;
     Ok(out.row(0).unwrap().to_vec())
 }
@@ -152,8 +153,13 @@ fn a_bad_batch_is_refused_and_the_model_goes_on() {
         (&[], 0, &[0], "no tokens"),
         (&[5], 1 << 40, &[0], "pass position"),
     ] {
-        let bad =
-            SequenceChunk { tokens, start, tables: BlockTables::single(blocks), logits: LogitsWanted::Last };
+        let bad = SequenceChunk {
+            tokens,
+            start,
+            tables: BlockTables::single(blocks),
+            logits: LogitsWanted::Last,
+            long_context: false,
+        };
         match model.step(&[bad], &mut out) {
             Err(ForwardError::BadBatch { chunk: 0, message }) => {
                 assert!(message.contains(named), "{message}")

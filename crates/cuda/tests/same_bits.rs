@@ -129,6 +129,7 @@ fn alone(model: &mut CudaModel, sequence: usize, length: usize) -> Vec<Vec<u32>>
         start: 0,
         tables: BlockTables::single(&table),
         logits: LogitsWanted::All,
+        long_context: false,
     };
     model.step(&[chunk], &mut out).unwrap();
     (0..length).map(|row| bits(out.row(row).unwrap())).collect()
@@ -175,6 +176,7 @@ fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random)
                 start: done[s],
                 tables: BlockTables::single(tables[s]),
                 logits,
+                long_context: false,
             });
             owners.push((s, length, logits));
         }
@@ -236,6 +238,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
                 start: 0,
                 tables: BlockTables::single(tables[s]),
                 logits: LogitsWanted::None,
+                long_context: false,
             })
             .collect();
         model.step(&prompts, &mut a).unwrap();
@@ -250,6 +253,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
                 start: 19,
                 tables: BlockTables::single(tables[s]),
                 logits: LogitsWanted::Last,
+                long_context: false,
             })
             .collect();
         launched.step(&batch, &mut a).unwrap();

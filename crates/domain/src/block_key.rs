@@ -49,6 +49,12 @@ impl CacheSalt {
         Self(*blake3::keyed_hash(secret, &message).as_bytes())
     }
 
+    /// Returns the salt of the same tenant's sequences whose keys and values are computed in this other way, so that
+    /// prefixes of the two ways are never shared. `way` names the way.
+    pub fn variant(&self, way: &str) -> Self {
+        Self(*blake3::keyed_hash(&self.0, way.as_bytes()).as_bytes())
+    }
+
     /// Returns the label by which upstreams may keep the prefixes of tenants apart. It does not reveal the salt.
     pub fn label(&self) -> CacheLabel {
         CacheLabel(u128::from_be_bytes(BlockKey::chain(self, None, &[]).0))

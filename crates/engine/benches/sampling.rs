@@ -134,6 +134,7 @@ fn stepper() -> Result<Stepper, Box<dyn Error>> {
         max_positions: 4096,
         kv: KvLayout::single(KvGroup::full(1024, 0)),
         weight_bytes: 0,
+        short_positions: None,
     };
     let config = EngineConfig {
         model: "m".to_owned(),

@@ -10,8 +10,7 @@ use headrace_engine_api::{
     Capabilities, EngineHealth, GrammarFailed, GroupBlocks, Job, JobTicket, LoadReport, Priority, ReportAge,
     ResumeSupport, SubmitRefusal, channel,
 };
-use headrace_kernels::forward::Forward;
-use headrace_kv_layout::KvLayout;
+use headrace_kernels::forward::{Forward, ForwardShape};
 use headrace_scheduler::{AddRefusal, BlockCounts, Class, Scheduler, SeqId, SequenceSpec, Work};
 use parking_lot::{Condvar, Mutex};
 
@@ -64,8 +63,8 @@ pub(crate) struct Intake {
     /// Signalled when the last job has ended.
     pub(crate) quiet: Condvar,
     pub(crate) capabilities: Capabilities,
-    /// The layout of the model's KV cache.
-    layout: KvLayout,
+    /// The model's capacity and sizes.
+    shape: ForwardShape,
     pub(crate) text: Arc<dyn TextOf>,
     pub(crate) config: EngineConfig,
 }
@@ -120,8 +119,8 @@ impl Intake {
             restarts: 0,
             times,
         };
-        let (work, quiet, layout) = (Condvar::new(), Condvar::new(), shape.kv);
-        Ok(Arc::new(Self { shared: Mutex::new(shared), work, quiet, capabilities, layout, text, config }))
+        let (work, quiet, shape) = (Condvar::new(), Condvar::new(), shape.clone());
+        Ok(Arc::new(Self { shared: Mutex::new(shared), work, quiet, capabilities, shape, text, config }))
     }
 
     /// Queues a job, or returns why it was refused.
@@ -131,13 +130,17 @@ impl Intake {
         let now_ns = self.config.clock.monotonic_nanos();
         let window = self.capabilities.context_window as usize;
         let rules = Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(own.len()));
+        // Keys and values of a long context are rotated by other angles. The choice holds for the whole sequence.
+        let new_tokens = (job.sampling.max_tokens as usize).min(window.saturating_sub(own.len()));
+        let long_context = self.shape.is_long(own.len() + new_tokens);
+        let salt = if long_context { job.salt.variant("long context") } else { job.salt };
         // Hashing is costly. If the caller has not done it, it happens here on the caller's thread, outside the lock.
-        let given = job.keys.clone().filter(|keys| keys.are_of(&job.salt, &job.prompt));
-        let hash = || self.config.scheduler.prefix_cache.then(|| PrefixKeys::of(&job.salt, &job.prompt));
+        let given = job.keys.clone().filter(|keys| keys.are_of(&salt, &job.prompt));
+        let hash = || self.config.scheduler.prefix_cache.then(|| PrefixKeys::of(&salt, &job.prompt));
         let spec = SequenceSpec {
             prompt: Arc::clone(&job.prompt),
             max_new: job.sampling.max_tokens.saturating_sub(job.generated),
-            salt: job.salt,
+            salt,
             keys: given.or_else(hash),
             tenant: job.tenant.0,
             weight: job.weight,
@@ -148,13 +151,14 @@ impl Intake {
             start_deadline_ns: job.start_deadline_ns,
             score_prompt: job.sampling.prompt_logprobs.is_some(),
             pins: Arc::clone(&job.pins),
+            long_context,
         };
         let waker = Arc::clone(self);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || waker.look()));
         let words = (&*self.text, self.capabilities.vocab);
         let wake = job.grammar.is_some().then(|| self.masks_waker());
         let mut state = JobState::new(&job, rules, words, (sender, wake), now_ns);
-        state.trace.prompt_blocks = self.layout.cacheable_blocks(job.prompt.len()) as u32;
+        state.trace.prompt_blocks = self.shape.kv.cacheable_blocks(job.prompt.len()) as u32;
         let invalid = |failed: GrammarFailed| SubmitRefusal::Invalid { what: failed.to_string() };
         if let Some(reason) = state.take_up(generated).map_err(invalid)? {
             // The answer was complete already. Only its end is missing.

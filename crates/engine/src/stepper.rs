@@ -102,13 +102,14 @@ struct Batch {
     ends: Vec<ChunkEnds>,
 }
 
-/// Where the parts of a chunk end in the lists of a [`Batch`], and the slots of its state.
+/// Where the parts of a chunk end in the lists of a [`Batch`], its state slots, and whether its context is long.
 #[derive(Clone, Copy, Default)]
 struct ChunkEnds {
     tokens: usize,
     full: usize,
     window: usize,
     states: Option<StateSlots>,
+    long_context: bool,
 }
 
 impl Batch {
@@ -128,6 +129,7 @@ impl Batch {
                 self.blocks.extend_from_slice(view.tables.window);
                 ends.window = self.blocks.len();
                 ends.states = view.tables.states;
+                ends.long_context = view.long_context;
             }
             ends.tokens = self.tokens.len();
             self.ends.push(ends);
@@ -147,6 +149,7 @@ impl Batch {
                 states: ends.states,
             },
             logits: wanted(planned.logits),
+            long_context: ends.long_context,
         })
     }
 }

@@ -17,6 +17,9 @@ pub struct SequenceChunk<'a> {
     pub tables: BlockTables<'a>,
     /// Which rows of logits to return.
     pub logits: LogitsWanted,
+    /// Whether the sequence uses the rotary frequencies for long contexts, in every chunk. See
+    /// [`ForwardShape::short_positions`].
+    pub long_context: bool,
 }
 
 /// Which tokens of a chunk need logits.
@@ -52,6 +55,16 @@ pub struct ForwardShape {
     pub kv: KvLayout,
     /// Bytes of memory that the weights take.
     pub weight_bytes: usize,
+    /// For models with two sets of rotary frequencies (LongRoPE): the most positions of a sequence that uses the first
+    /// set. `None` for other models.
+    pub short_positions: Option<usize>,
+}
+
+impl ForwardShape {
+    /// Returns whether a sequence that may grow to `positions` positions uses the frequencies for long contexts.
+    pub fn is_long(&self, positions: usize) -> bool {
+        self.short_positions.is_some_and(|short| positions > short)
+    }
 }
 
 /// Logits, row-major `rows × vocab`, with rows in batch order. [`LogitsWanted::All`] gives one row per token of the

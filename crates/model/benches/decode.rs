@@ -195,6 +195,7 @@ impl Bench {
             start,
             tables: BlockTables::same(&blocks),
             logits: LogitsWanted::Last,
+            long_context: false,
         };
         Ok(self.model.step(&[chunk], &mut Logits::default())?)
     }
@@ -213,6 +214,7 @@ impl Bench {
                 start: position,
                 tables: BlockTables::same(blocks),
                 logits: LogitsWanted::Last,
+                long_context: false,
             };
             let chunks: Vec<_> = tables.iter().map(|table| chunk(table.as_slice())).collect();
             let begin = Instant::now();

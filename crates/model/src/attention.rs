@@ -96,7 +96,7 @@ impl AttentionWeights {
                 key_norm: key_norm.map(|norm| norm.weight.as_slice()),
                 eps,
             };
-            kernels.rope(qkv, shape, &rows.positions, table)?;
+            kernels.rope(qkv, shape, rows.angles(), table)?;
         }
         if let Some((beta, positions)) = self.growth {
             let factor =

@@ -12,6 +12,8 @@ pub struct Rows {
     pub tokens: Vec<u32>,
     /// The absolute position of each row.
     pub positions: Vec<usize>,
+    /// The row of the rotary tables for each row. Empty if it is the position.
+    long_angles: Vec<usize>,
     /// The KV slot of each row in layers that keep every position. Empty if there are none.
     pub slots: Vec<KvSlot>,
     /// The KV slot of each row in layers with a window. Empty if there are none.
@@ -28,6 +30,7 @@ impl Rows {
     pub fn fill(&mut self, batch: &[SequenceChunk<'_>], shape: &ForwardShape) -> Result<(), ForwardError> {
         self.tokens.clear();
         self.positions.clear();
+        self.long_angles.clear();
         self.slots.clear();
         self.window_slots.clear();
         self.wanted.clear();
@@ -38,6 +41,10 @@ impl Rows {
             self.tokens.extend_from_slice(chunk.tokens);
             let positions = chunk.start..chunk.start + chunk.tokens.len();
             self.positions.extend(positions.clone());
+            if let Some(short) = shape.short_positions {
+                let before = if chunk.long_context { short } else { 0 };
+                self.long_angles.extend(positions.clone().map(|position| before + position));
+            }
             for (group, table, slots) in [
                 (groups.full(), chunk.tables.full, &mut self.slots),
                 (groups.window(), chunk.tables.window, &mut self.window_slots),
@@ -57,6 +64,11 @@ impl Rows {
     /// The KV slots of the rows in a layer of one of the two groups.
     pub(crate) fn slots_of(&self, in_window: bool) -> &[KvSlot] {
         if in_window { &self.window_slots } else { &self.slots }
+    }
+
+    /// The row of the rotary tables for each row.
+    pub(crate) fn angles(&self) -> &[usize] {
+        if self.long_angles.is_empty() { &self.positions } else { &self.long_angles }
     }
 
     /// Number of rows.
@@ -138,6 +150,9 @@ fn check(chunk: &SequenceChunk<'_>, shape: &ForwardShape) -> Result<(), String> 
         let (start, tokens) = (chunk.start, chunk.tokens.len());
         return Err(format!("{tokens} tokens at {start} pass position {}", shape.max_positions));
     };
+    if let Some(short) = shape.short_positions.filter(|&short| end > short && !chunk.long_context) {
+        return Err(format!("a short context passes position {short}"));
+    }
     check_table(chunk.tables.full, chunk.start, end, shape.kv.groups().full())?;
     check_table(chunk.tables.window, chunk.start, end, shape.kv.groups().window())?;
     if let Some(token) = chunk.tokens.iter().find(|&&token| token as usize >= shape.vocab) {
@@ -170,6 +185,7 @@ mod tests {
         max_positions: 64,
         kv: KvLayout::single(KvGroup::full(8, 1)),
         weight_bytes: 1,
+        short_positions: None,
     };
 
     const BEFORE: SeenKeys = SeenKeys { sees: Sees::Before, in_window: false };
@@ -180,7 +196,7 @@ mod tests {
         blocks: &'a [u32],
         logits: LogitsWanted,
     ) -> SequenceChunk<'a> {
-        SequenceChunk { tokens, start, tables: BlockTables::single(blocks), logits }
+        SequenceChunk { tokens, start, tables: BlockTables::single(blocks), logits, long_context: false }
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl LatentWeights {
         let NormWeights { kind, eps, weight, .. } = &self.latent_norm;
         kernels.norm_heads(stored, width, latent, (*kind, weight, *eps))?;
         let key = HeadColumns { first: self.latent_dim, heads: 1, head_dim: self.rotary_dim };
-        kernels.rotate_heads(stored, width, key, &rows.positions, table)?;
+        kernels.rotate_heads(stored, width, key, rows.angles(), table)?;
         kernels.store_kv(kv.store, kv.layer, stored, 0, rows.slots_of(kv.in_window))
     }
 
@@ -83,7 +83,7 @@ impl LatentWeights {
             }
         }
         let rotated = HeadColumns { first: plain, heads, head_dim: rotary_dim };
-        kernels.rotate_heads(projected, stride, rotated, &rows.positions, table)?;
+        kernels.rotate_heads(projected, stride, rotated, rows.angles(), table)?;
         let queries = room(queries, count * heads * width);
         kernels.matmul_heads(projected, count, &self.key, queries)?;
         let rotated = projected

@@ -99,6 +99,7 @@ impl Model {
             max_positions,
             kv: layout,
             weight_bytes: weights.bytes(),
+            short_positions: rope::short_positions(config, max_positions),
         };
         let tables = rope::tables(config, max_positions);
         Ok(Model::new(config.clone(), kernels, weights, (kv, recurrent), tables, shape))

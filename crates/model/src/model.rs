@@ -12,7 +12,6 @@ use crate::batch::{LayerSpans, Rows, SeenKeys, wanted_spans};
 use crate::layer::{Layer, MixerWeights};
 use crate::layer_step::{LayerMemory, LayerStep};
 use crate::memory::KvStores;
-use crate::rope;
 use crate::scratch::{Scratch, room};
 use crate::states::RecurrentStates;
 use crate::weights::Weights;
@@ -46,10 +45,7 @@ impl Model {
         tables: Vec<RopeTable>,
         shape: ForwardShape,
     ) -> Model {
-        let mut numerics = kernels.numerics(kv.kv_type());
-        if rope::is_long(&config, shape.max_positions) {
-            numerics.push_str("/longrope");
-        }
+        let numerics = kernels.numerics(kv.kv_type());
         let core = Core { kernels, weights, kv, recurrent, tables, scratch: Scratch::default() };
         Model { config, shape, numerics, core, rows: Rows::default() }
     }

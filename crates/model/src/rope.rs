@@ -4,19 +4,33 @@
 use headrace_checkpoint::{ModelConfig, Rope, RopeScaling};
 use headrace_kernels::{RopeTable, math};
 
-/// Computes the tables of a model's rotary embeddings for positions `0..positions`.
+/// Computes the tables of a model's rotary embeddings for positions `0..positions`. A model with LongRoPE has
+/// [`short_positions`] more rows before those, for sequences that use the first list of factors.
 pub fn tables(config: &ModelConfig, positions: usize) -> Vec<RopeTable> {
-    config.rotary.iter().map(|rotary| table(&rotary.rope, rotary.width, positions)).collect()
+    let short = short_positions(config, positions);
+    let of = |rope: &Rope, width| match short {
+        None => table(rope, width, positions),
+        Some(short) => {
+            let mut both = table(rope, width, short);
+            // The second list of factors counts from the first position beyond the short ones.
+            let long = table(rope, width, positions);
+            both.cos.extend_from_slice(&long.cos);
+            both.sin.extend_from_slice(&long.sin);
+            both
+        }
+    };
+    config.rotary.iter().map(|rotary| of(&rotary.rope, rotary.width)).collect()
 }
 
-/// Whether contexts of up to `positions` positions use the second list of factors of LongRoPE. The list is chosen once for
-/// a model, because the keys of one cache must agree.
-pub(crate) fn is_long(config: &ModelConfig, positions: usize) -> bool {
-    let is_long = |scaling: &RopeScaling| match scaling {
-        RopeScaling::Long { original_max_positions, .. } => positions > *original_max_positions,
-        _ => false,
+/// The most positions of a sequence that uses the first list of factors of LongRoPE. `None` if the model has one list, or
+/// if no sequence of up to `positions` positions uses the second one.
+pub(crate) fn short_positions(config: &ModelConfig, positions: usize) -> Option<usize> {
+    let original = |scaling: &RopeScaling| match scaling {
+        RopeScaling::Long { original_max_positions, .. } => Some(*original_max_positions),
+        _ => None,
     };
-    config.rotary.iter().any(|rotary| is_long(&rotary.rope.scaling))
+    let short = config.rotary.iter().filter_map(|rotary| original(&rotary.rope.scaling)).min();
+    short.filter(|&short| positions > short)
 }
 
 /// Computes cos and sin for positions `0..positions`. Frequencies and angles are rounded to f32, as in training. Cos

@@ -155,6 +155,7 @@ fn alone(model: &mut Model, sequence: u32) -> Vec<Vec<u32>> {
         start: 0,
         tables: BlockTables::same(&blocks),
         logits: LogitsWanted::All,
+        long_context: false,
     };
     model.step(&[chunk], &mut out).unwrap();
     (0..LENGTH).map(|row| bits(out.row(row).unwrap())).collect()
@@ -186,6 +187,7 @@ fn mixed(model: &mut Model, expected: &[Vec<Vec<u32>>]) -> Option<String> {
                     start: done[s],
                     tables: BlockTables::same(&tables[s]),
                     logits: if turn % 3 == 2 { LogitsWanted::Last } else { LogitsWanted::All },
+                    long_context: false,
                 });
                 owners.push((s, length, turn % 3 == 2));
             }

@@ -36,6 +36,7 @@ fn answer(model: &mut Model) -> Vec<Vec<u32>> {
             start,
             tables: BlockTables::same(&blocks),
             logits: LogitsWanted::All,
+            long_context: false,
         };
         model.step(&[chunk], &mut out).unwrap();
         rows.extend(

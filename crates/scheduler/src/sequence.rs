@@ -72,6 +72,9 @@ pub struct SequenceSpec {
     pub score_prompt: bool,
     /// Prefixes of the prompt to pin in the cache.
     pub pins: Arc<[CachePin]>,
+    /// Whether the model computes the sequence as a long context. The scheduler only passes it on. Keys and values differ,
+    /// so the salt of such a sequence must be another one.
+    pub long_context: bool,
 }
 
 impl SequenceSpec {
@@ -88,6 +91,7 @@ impl SequenceSpec {
             start_deadline_ns: None,
             score_prompt: false,
             pins: Arc::default(),
+            long_context: false,
         }
     }
 }
@@ -118,6 +122,7 @@ pub(crate) struct Sequence {
     pub(crate) class: Class,
     pub(crate) deadline: Option<u64>,
     pub(crate) scoring: bool,
+    pub(crate) long_context: bool,
     /// End of the prompt positions whose logits were returned, so that a recompute does not ask for them again.
     pub(crate) scored: usize,
     pub(crate) state: State,
@@ -173,6 +178,7 @@ impl Sequence {
             // A group counts as started when its first sequence has started.
             deadline: spec.start_deadline_ns.filter(|_| first),
             scoring: spec.score_prompt && first,
+            long_context: spec.long_context,
             scored: 0,
             state: State::Waiting,
             paused: false,

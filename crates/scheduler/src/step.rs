@@ -84,6 +84,8 @@ pub struct ChunkView<'a> {
     /// The physical blocks of each cache group that cover every position from 0 to the end of the chunk, and the slots of
     /// the state.
     pub tables: BlockTables<'a>,
+    /// As in [`SequenceSpec::long_context`](crate::SequenceSpec::long_context).
+    pub long_context: bool,
 }
 
 /// The result of computing a planned chunk.

@@ -177,6 +177,7 @@ impl World {
             start_deadline_ns: self.rng.one_in(5).then(|| self.now + self.rng.below(40_000)),
             score_prompt: self.rng.one_in(8),
             pins: self.pins(),
+            long_context: false,
         };
         let count = if self.rng.one_in(4) { 1 + self.rng.below(4) as usize } else { 1 };
         let mut ids = Vec::new();

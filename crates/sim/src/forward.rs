@@ -93,7 +93,7 @@ impl ScriptedForward {
     /// Creates a model like [`Self::new`] with these cache groups. Its layers with a window see only the window, and its
     /// recurrent layers only their state.
     pub fn with_layout(vocab: usize, max_positions: usize, layout: KvLayout) -> Self {
-        let shape = ForwardShape { vocab, max_positions, kv: layout, weight_bytes: 0 };
+        let shape = ForwardShape { vocab, max_positions, kv: layout, weight_bytes: 0, short_positions: None };
         let (faults, computed) = (Faults::default(), Computed::default());
         Self { shape, memory: ScriptedCache::new(layout), faults, computed, calls: 0 }
     }

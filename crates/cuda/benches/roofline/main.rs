@@ -162,6 +162,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
         start: 0,
         tables: BlockTables::single(&blocks),
         logits: LogitsWanted::Last,
+        long_context: false,
     };
     model.step(&[alone], &mut out)?;
     let expected = bits(out.row(0));
@@ -180,6 +181,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                     start: at,
                     tables: BlockTables::single(blocks),
                     logits: LogitsWanted::None,
+                    long_context: false,
                 })
                 .collect();
             model.step(&batch, &mut out)?;
@@ -194,6 +196,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                     start: 600,
                     tables: BlockTables::single(blocks),
                     logits: LogitsWanted::Last,
+                    long_context: false,
                 })
                 .collect();
             model.step(&batch, &mut out)?;
@@ -222,6 +225,7 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
                 start: 0,
                 tables: BlockTables::single(blocks),
                 logits: LogitsWanted::None,
+                long_context: false,
             }],
             &mut out,
         )?;
@@ -236,6 +240,7 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
                 start: CONTEXT + step,
                 tables: BlockTables::single(blocks),
                 logits: LogitsWanted::Last,
+                long_context: false,
             })
             .collect();
         let started = Instant::now();
@@ -276,6 +281,7 @@ fn prefill(model: &mut CudaModel, config: &ModelConfig, limits: &Limits) -> Resu
             start: 0,
             tables: BlockTables::single(blocks),
             logits: LogitsWanted::Last,
+            long_context: false,
         })
         .collect();
     let (mut out, mut times) = (Logits::default(), Vec::new());

@@ -31,6 +31,7 @@ impl Stepper {
         let blocks_of =
             |group: &KvGroup| (0..group.blocks_for(len.saturating_add(1)) as u32).collect::<Vec<u32>>();
         let blocks = kv.groups().map(blocks_of);
+        let long_context = shape.is_long(len.saturating_add(1));
         let tokens = vec![0; len];
         let (first, second) = tokens.split_at(len / 2);
         // A chunk that completes a block leaves its state in another slot than the one that it reads.
@@ -49,6 +50,7 @@ impl Stepper {
             start,
             tables: tables(start, tokens),
             logits: LogitsWanted::Last,
+            long_context,
         };
         if !first.is_empty() {
             self.timed(&[chunk(first, 0)])?;
@@ -65,6 +67,7 @@ impl Stepper {
                 states: has_states.then_some(StateSlots { from: *block, own: *block, copy: None }),
             },
             logits: LogitsWanted::Last,
+            long_context,
         };
         let several_ns = self.timed(&own.iter().map(each).collect::<Vec<_>>())?;
         let scheduler = &mut self.intake.shared.lock().scheduler;

@@ -40,6 +40,7 @@ impl Causal {
                 start: 0,
                 tables: BlockTables::single(blocks),
                 logits,
+                long_context: self.shape.is_long(sequence.tokens.len()),
             })
             .collect();
         // The batch was already checked against the encoder's shape.

@@ -127,6 +127,7 @@ impl Encoder {
                     max_positions: max_tokens,
                     kv: layout,
                     weight_bytes: bytes,
+                    short_positions: rope::short_positions(own, max_tokens),
                 };
                 let kv = KvStores::new(own, KvType::F32, &layout, KeptLayers::One)?;
                 let tables = rope::tables(own, max_tokens);

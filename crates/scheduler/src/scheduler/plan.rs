@@ -49,7 +49,7 @@ impl Scheduler {
         let end = chunk.start.checked_add(chunk.len)?;
         let tokens = sequence.known().get(chunk.start..end)?;
         let tables = self.prefixes.groups().view(&sequence.tables, end, chunk.copy)?;
-        Some(ChunkView { tokens, tables })
+        Some(ChunkView { tokens, tables, long_context: sequence.long_context })
     }
 
     /// Plans the decoding sequences. Each of them needs a token soon, because a reader follows its output.

@@ -28,8 +28,8 @@ f32, f16 or bf16. GPT-2 stores its matrices transposed and is read without quant
 
 Layers with a window keep only the window in the cache, and recurrent layers one state for each sequence. Latent attention
 (DeepSeek, GLM-4.7-Flash) keeps one row of `kv_lora_rank + qk_rope_head_dim` elements for each token and layer. LongRoPE
-(Phi) has two lists of factors: a model whose context here (`max_positions`) is longer than that of its pretraining uses
-the second one for all requests, else the first one.
+(Phi) has two lists of factors: a request whose prompt and `max_tokens` together may pass the context of the pretraining
+uses the second one from its first token on, others the first one. Such requests share no cached prefixes with others.
 
 | checkpoints | class | GGUF | GPU |
 |---|---|---|---|

@@ -183,6 +183,7 @@ fn read(
                 start,
                 tables: BlockTables::same(&blocks),
                 logits: LogitsWanted::All,
+                long_context: model.shape().is_long(window.len()),
             };
             model.step(&[chunk], &mut logits).map_err(|error| error.to_string())?;
             for (row, &next) in window.iter().skip(start + 1).take(tokens.len()).enumerate() {
@@ -298,6 +299,7 @@ mod tests {
             max_positions: 1000,
             kv: KvLayout::single(KvGroup::full(100, 1)),
             weight_bytes: 1,
+            short_positions: None,
         };
         read(&mut CountingModel(shape, odds), Isa::supported()[0], windows, &mut |_, _| {}).unwrap()
     }
