@@ -1,7 +1,7 @@
 //! The stores of keys and values, and the memory of a model before it is loaded, so that a caller can size the KV pool.
 //! Must not know: how much memory the machine has.
 
-use headrace_checkpoint::decoder::{LayerConfig, MixerConfig};
+use headrace_checkpoint::decoder::{LayerConfig, MixerConfig, RowSource};
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::KernelError;
 use headrace_kernels::attention::{KvShape, KvStore, KvType, KvValues};
@@ -12,7 +12,7 @@ use headrace_quant::BlockType;
 use crate::attention::LayerKv;
 use crate::error::ModelError;
 use crate::quantize::{Role, target};
-use crate::weights::{embedding_role, weight_type};
+use crate::weights::{embedding_role, row_type};
 
 /// The stores of a model's keys and values. Layers of one cache group whose heads have the same shape share one. The
 /// stores of a group have the same block ids.
@@ -174,32 +174,33 @@ pub(crate) fn block_bytes(config: &ModelConfig, kv: KvType, kept: KeptLayers, in
 pub fn weight_bytes(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Result<usize, ModelError> {
     let config = checkpoint.config();
     let mut total = 0_usize;
-    let mut add = |parts: &[(&str, usize)], role: Role, k: usize| -> Result<(), ModelError> {
+    let mut add = |parts: &[(&RowSource, usize)], role: Role, k: usize| -> Result<(), ModelError> {
         let mut types = Vec::with_capacity(parts.len());
-        for &(name, rows) in parts {
+        for &(source, rows) in parts {
+            let name = &source.tensor.name;
             // Requesting a tensor that is missing or of another type returns an error with its name.
             let dtype =
                 checkpoint.dtype(name).map_or_else(|| checkpoint.tensor(name).map(|t| t.dtype), Ok)?;
-            types.push((target(quantize, weight_type(dtype), role, k), rows));
+            types.push((target(quantize, row_type(dtype, source), role, k), rows));
         }
         total = total.saturating_add(Matrix::packed_bytes(&types, k));
         Ok(())
     };
-    let words = (config.embedding.words.tensor.name.as_str(), config.vocab_size);
+    let words = (&config.embedding.words, config.vocab_size);
     add(&[words], embedding_role(config), config.hidden_size)?;
     if let Some(inputs) = &config.layer_inputs {
         let columns = inputs.words.tensor.shape.last().copied().unwrap_or(0);
         let rows = inputs.words.tensor.shape.first().copied().unwrap_or(0);
-        add(&[(inputs.words.tensor.name.as_str(), rows)], Role::Inner, columns)?;
+        add(&[(&inputs.words, rows)], Role::Inner, columns)?;
         let projection = &inputs.projection;
-        let part = (projection.weight.tensor.name.as_str(), projection.outputs);
+        let part = (&projection.weight, projection.outputs);
         add(&[part], Role::Inner, projection.inputs)?;
     }
     let layers = config.layers.iter().flat_map(LayerConfig::matrices).map(|linears| (linears, Role::Inner));
     let head = config.head.linear.iter().map(|linear| (vec![linear], Role::Head));
     for (linears, role) in head.chain(layers) {
-        let parts: Vec<(&str, usize)> =
-            linears.iter().map(|linear| (linear.weight.tensor.name.as_str(), linear.outputs)).collect();
+        let parts: Vec<(&RowSource, usize)> =
+            linears.iter().map(|linear| (&linear.weight, linear.outputs)).collect();
         add(&parts, role, linears.first().map_or(0, |linear| linear.inputs))?;
     }
     Ok(total)

@@ -6,7 +6,7 @@ mod parts;
 use std::borrow::Cow;
 
 use headrace_checkpoint::decoder::{
-    self, FeedActivation, FeedForward, LayerConfig, LinearConfig, MixerConfig, NormConfig, NormKind,
+    self, FeedActivation, FeedForward, LayerConfig, LinearConfig, MixerConfig, NormConfig, NormKind, RowPick,
     RowSource, TensorSpec,
 };
 use headrace_checkpoint::{Checkpoint, CheckpointError, DType, EncoderCheckpoint, ModelConfig, Tensor};
@@ -67,6 +67,15 @@ pub(crate) fn weight_type(dtype: DType) -> WeightType {
         DType::F16 => WeightType::F16,
         DType::BF16 => WeightType::Bf16,
         DType::Block(kind) => WeightType::Block(kind),
+    }
+}
+
+/// Returns the type of the rows that `source` takes of a tensor. Blocks go along stored rows, so that rows across them are
+/// dequantized to f32.
+pub(crate) fn row_type(dtype: DType, source: &RowSource) -> WeightType {
+    match (dtype, source.pick) {
+        (DType::Block(_), RowPick::Columns { .. }) => WeightType::F32,
+        _ => weight_type(dtype),
     }
 }
 
@@ -421,20 +430,10 @@ impl<'a> Loader<'a> {
         let TensorSpec { name, shape, .. } = &source.tensor;
         let stacked = shape.get(usize::from(source.expert.is_some())..).unwrap_or_default();
         let tensor = self.part(name, stacked, source.expert)?;
-        let columns = if k == 1 { 1 } else { shape.last().copied().unwrap_or(1) };
-        let element = match tensor.dtype {
-            DType::Block(_) => None,
-            dense => dense.row_bytes(1),
-        };
-        let rows =
-            tensor.dtype.row_bytes(columns).and_then(|row| picked(&tensor.bytes, source, (row, element)));
-        let rows = rows.ok_or_else(|| {
-            let problem = format!("{} with shape {:?} has no rows of {k}", tensor.dtype.name(), tensor.shape);
-            ModelError::Tensor { name: source.tensor.name.clone(), problem }
-        })?;
+        let (stored, rows) = rows_of(&tensor, source, k)?;
         // Several parts may take rows of one tensor, so only those taken are done.
         self.count(rows.len());
-        Ok((weight_type(tensor.dtype), rows))
+        Ok((stored, rows))
     }
 
     /// Returns the elements that `source` takes of a vector, as f32.
@@ -499,4 +498,29 @@ impl<'a> Loader<'a> {
         }
         Ok(tensor)
     }
+}
+
+/// Returns the rows that `source` takes of `tensor`, each of `k` weights, and their type.
+fn rows_of<'t>(
+    tensor: &Tensor<'t>,
+    source: &RowSource,
+    k: usize,
+) -> Result<(WeightType, Cow<'t, [u8]>), ModelError> {
+    let columns = if k == 1 { 1 } else { source.tensor.shape.last().copied().unwrap_or(1) };
+    let rows = tensor.dtype.row_bytes(columns).and_then(|row| match (tensor.dtype, source.pick) {
+        (DType::Block(_), RowPick::Columns { first, count }) => {
+            let stored = first.checked_mul(row)?..first.checked_add(count)?.checked_mul(row)?;
+            let values = weight_type(tensor.dtype).widen(tensor.bytes.get(stored)?);
+            let values: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let slice = RowSource { pick: RowPick::Columns { first: 0, count }, ..source.clone() };
+            picked(&Cow::Owned(values), &slice, (columns.checked_mul(4)?, Some(4)))
+        }
+        (DType::Block(_), _) => picked(&tensor.bytes, source, (row, None)),
+        (dense, _) => picked(&tensor.bytes, source, (row, dense.row_bytes(1))),
+    });
+    let rows = rows.ok_or_else(|| {
+        let problem = format!("{} with shape {:?} has no rows of {k}", tensor.dtype.name(), tensor.shape);
+        ModelError::Tensor { name: source.tensor.name.clone(), problem }
+    })?;
+    Ok((row_type(tensor.dtype, source), rows))
 }

@@ -31,6 +31,7 @@ const CHECKPOINTS: [&str; 69] = [
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3",
+    "deepseek-v3-fp8",
     "deepseek-v3-yarn",
     "gemma",
     "gemma2",
@@ -395,6 +396,8 @@ fn experts_of_quantized_checkpoints_stay_as_they_are_stored() {
     for (name, end, dtypes) in [
         ("gpt-oss-mxfp4", "_proj_blocks", &["mxfp4"][..]),
         ("qwen3-moe-fp8", "_proj.weight", &["f8_g128", "f8_g32"]),
+        // The projections of attention's output have rows of 80.
+        ("deepseek-v3-fp8", "_proj.weight", &["f8_g128", "f8_g32", "f32"]),
         ("mixtral-ct-fp8", ".w2.weight", &["f8_g32"]),
         ("qwen2-moe-ct-w4a16", "_proj.weight", &["w4_bf16_g32"]),
     ] {

@@ -5,12 +5,13 @@ use headrace_checkpoint::decoder::{
     self, DenseAndExperts as DenseAndExpertsConfig, LayerInputsConfig, LinearConfig,
 };
 use headrace_kernels::math;
+use headrace_kernels::matrix::{Matrix, Part};
 
-use super::{Loader, activation};
+use super::{Loader, activation, rows_of};
 use crate::error::ModelError;
 use crate::feed::DenseAndExperts;
 use crate::layer::{LatentWeights, LayerInputWeights, LayerInputs, LayerTail};
-use crate::quantize::Role;
+use crate::quantize::{self, Role};
 
 impl Loader<'_> {
     pub(super) fn latent(&mut self, config: &decoder::LatentConfig) -> Result<LatentWeights, ModelError> {
@@ -21,10 +22,7 @@ impl Loader<'_> {
         };
         let grown =
             config.score_growth.map_or(1.0, |growth| 0.1 * growth.mscale * math::ln(growth.factor) + 1.0);
-        let mut each = |heads: &[LinearConfig]| {
-            heads.iter().map(|head| self.packed(&[head], Role::Inner)).collect::<Result<Vec<_>, _>>()
-        };
-        let (key, value) = (each(&config.key)?, each(&config.value)?);
+        let (key, value) = (self.heads(&config.key)?, self.heads(&config.value)?);
         Ok(LatentWeights {
             heads: config.heads,
             latent_dim: config.latent_dim,
@@ -41,6 +39,28 @@ impl Loader<'_> {
             table: config.table,
             scale: (f64::from(config.scale) * grown * grown) as f32,
         })
+    }
+
+    /// Loads a matrix for each head. Heads that are rows of one tensor are taken from it after it is read once, because
+    /// reading it may decode all of it.
+    fn heads(&mut self, heads: &[LinearConfig]) -> Result<Vec<Matrix>, ModelError> {
+        let Some(source) = heads.first().map(|head| &head.weight).filter(|source| source.expert.is_none())
+        else {
+            return heads.iter().map(|head| self.packed(&[head], Role::Inner)).collect();
+        };
+        let name = &source.tensor.name;
+        let tensor = self.part(name, &source.tensor.shape, None)?;
+        // Keys and values of all heads are about one half of the tensor each.
+        self.count(tensor.bytes.len() / 2);
+        let mut matrices = Vec::with_capacity(heads.len());
+        for LinearConfig { outputs, inputs, weight, .. } in heads {
+            let (stored, bytes) = rows_of(&tensor, weight, *inputs)?;
+            let target = quantize::target(self.quantize, stored, Role::Inner, *inputs);
+            let bytes = quantize::convert(self.pool, name, (stored, &bytes), target, *inputs)?;
+            let part = Part { weight_type: target, rows: *outputs, bytes: &bytes, bias: None };
+            matrices.push(Matrix::pack(self.pool, &[part], *inputs)?);
+        }
+        Ok(matrices)
     }
 
     pub(super) fn both(&mut self, config: &DenseAndExpertsConfig) -> Result<DenseAndExperts, ModelError> {

@@ -77,9 +77,16 @@ MODELS = {
         four_bits, groups_of({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False},
                              "pack-quantized"),
     ),
+    "deepseek-v3-fp8": (
+        "DeepseekV3", dict(hidden_size=128, num_key_value_heads=4, q_lora_rank=32, kv_lora_rank=128, qk_nope_head_dim=24,
+                           qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                           n_group=2, topk_group=1, n_shared_experts=1, first_k_dense_replace=1, num_mtp_layers=0),
+        fp8_tiles, {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    ),
 }
 MATRICES = tuple(f".{part}.weight" for part in
-                 ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"))
+                 ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "q_a_proj",
+                  "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"))
 
 
 def save(name, seed):
