@@ -218,7 +218,7 @@ fn sharded(source: &mut Source, index: &Map<String, Value>) -> Result<Weights, C
 fn stored(file: usize, entry: Entry) -> Stored {
     let name = entry.element.name;
     let element = (name, supported_dtype(name));
-    Stored { file, alias: None, element, shape: entry.shape, range: entry.range, interleaved: None }
+    Stored { file, alias: None, element, shape: entry.shape, range: entry.range, order: None }
 }
 
 fn open_weights(

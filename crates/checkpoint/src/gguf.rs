@@ -8,6 +8,7 @@ mod cursor;
 mod layout;
 mod members;
 mod meta;
+mod mixers;
 pub(crate) mod model;
 mod names;
 mod rotary;

@@ -18,6 +18,7 @@ mod inventory;
 mod json;
 pub mod limits;
 mod missing;
+mod order;
 mod parts;
 mod recipe;
 mod refusal;

@@ -9,6 +9,7 @@ use crate::decoder::{LayerConfig, ModelConfig, RowPick};
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::inventory::{self, Required};
+use crate::order::StoredOrder;
 use crate::recipe::{MatrixRecipe, RecipeFault, StoredTensor};
 use crate::scheme::WeightScheme;
 use crate::source::Contents;
@@ -55,8 +56,8 @@ pub(crate) struct Stored {
     pub(crate) shape: Vec<usize>,
     /// Byte range in the file.
     pub(crate) range: Range<usize>,
-    /// Rows per head, if the file stores the two halves of each rotated head interleaved.
-    pub(crate) interleaved: Option<usize>,
+    /// How the file orders the tensor, if not as Hugging Face's checkpoints do.
+    pub(crate) order: Option<StoredOrder>,
 }
 
 impl Weights {
@@ -78,12 +79,13 @@ impl Weights {
         let refuse = |problem| tensor_error(&file.name, stored.shown_as(name), "dtype", problem);
         let (spelled, dtype) = stored.element;
         let dtype = dtype.ok_or_else(|| refuse(self.not_supported(spelled)))?;
-        let bytes = match stored.interleaved {
-            None => Cow::Borrowed(bytes),
-            Some(head) => Cow::Owned(halves(bytes, dtype, &stored.shape, head).ok_or_else(|| {
-                refuse(format!("{spelled} with shape {:?} has no rows of rotated heads", stored.shape))
-            })?),
+        let Some(order) = stored.order else {
+            return Ok(Tensor { name, dtype, shape: &stored.shape, bytes: Cow::Borrowed(bytes) });
         };
+        let restored = order.restore(bytes, dtype, &stored.shape).ok_or_else(|| {
+            refuse(format!("{spelled} with shape {:?} has no rows and columns of whole heads", stored.shape))
+        })?;
+        let (dtype, bytes) = (order.dtype(dtype), Cow::Owned(restored));
         Ok(Tensor { name, dtype, shape: &stored.shape, bytes })
     }
 
@@ -114,7 +116,7 @@ impl Weights {
     pub(crate) fn dtype(&self, name: &str) -> Option<DType> {
         match self.recipes.get(name) {
             Some(recipe) => recipe.as_ref().ok().map(|recipe| recipe.dtype),
-            None => self.tensors.get(name).and_then(|stored| stored.element.1),
+            None => self.tensors.get(name).and_then(Stored::dtype),
         }
     }
 
@@ -288,12 +290,9 @@ impl Weights {
             ));
         }
         // Checks everything but the bytes, which are read on demand.
-        let head_fits = stored.interleaved.is_none_or(|head| {
-            head.is_multiple_of(2) && shape.first().is_some_and(|rows| rows.is_multiple_of(head.max(1)))
-        });
-        match head_fits {
+        match stored.order.is_none_or(|order| order.fits(shape)) {
             true => Ok(()),
-            false => Err(refuse("shape", format!("{shape:?} has no rows of whole rotated heads"))),
+            false => Err(refuse("shape", format!("{shape:?} has no rows and columns of whole heads"))),
         }
     }
 
@@ -336,31 +335,16 @@ impl Weights {
 }
 
 impl Stored {
+    /// The type of the tensor's elements in the order of Hugging Face's checkpoints. `None` if it is not supported.
+    fn dtype(&self) -> Option<DType> {
+        let dtype = self.element.1?;
+        Some(self.order.map_or(dtype, |order| order.dtype(dtype)))
+    }
+
     /// The tensor's name in the file, for messages.
     fn shown_as<'n>(&'n self, name: &'n str) -> &'n str {
         self.alias.as_deref().unwrap_or(name)
     }
-}
-
-/// Reorders rows to the halves-rotated order. In the input, the pairs of each head of `head` rows are adjacent.
-fn halves(bytes: &[u8], dtype: DType, shape: &[usize], head: usize) -> Option<Vec<u8>> {
-    let (rows, row_bytes) = match *shape {
-        [rows] => (rows, dtype.row_bytes(1)?),
-        [rows, k] => (rows, dtype.row_bytes(k)?),
-        _ => return None,
-    };
-    let half = head / 2;
-    if half == 0 || !head.is_multiple_of(2) || !rows.is_multiple_of(head) {
-        return None;
-    }
-    let mut out = Vec::with_capacity(bytes.len());
-    for first in (0..rows).step_by(head) {
-        for (side, pair) in (0..2).flat_map(|side| (0..half).map(move |pair| (side, pair))) {
-            let start = row_bytes.checked_mul(first + 2 * pair + side)?;
-            out.extend_from_slice(bytes.get(start..start.checked_add(row_bytes)?)?);
-        }
-    }
-    Some(out)
 }
 
 pub(crate) fn tensor_error(
@@ -370,22 +354,4 @@ pub(crate) fn tensor_error(
     problem: String,
 ) -> CheckpointError {
     CheckpointError::Tensor { file: file.to_owned(), tensor: shown(tensor), field, problem }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interleaved_pairs_come_back_as_halves() {
-        // Two heads of four rows, two bytes per row. Within a head, the rows are stored in the order 0 2 1 3.
-        let stored: Vec<u8> = (0..8u8).flat_map(|row| [row, 100 + row]).collect();
-        let expected: Vec<u8> =
-            [0u8, 2, 1, 3, 4, 6, 5, 7].into_iter().flat_map(|row| [row, 100 + row]).collect();
-        assert_eq!(halves(&stored, DType::F16, &[8, 1], 4).unwrap(), expected);
-        assert_eq!(halves(&stored, DType::BF16, &[8], 4).unwrap(), expected);
-        for (shape, head) in [(&[6, 1][..], 4), (&[8, 1], 3), (&[8, 1], 0), (&[8, 1, 1], 4), (&[], 2)] {
-            assert_eq!(halves(&stored, DType::F16, shape, head), None, "{shape:?} {head}");
-        }
-    }
 }

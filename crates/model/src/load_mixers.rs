@@ -34,7 +34,7 @@ impl Loader<'_> {
             input: self.packed(&config.inputs(), Role::Inner)?,
             convolution: self.convolution(&config.convolution)?,
             step_bias: self.elements(&config.step_bias, config.value_heads)?,
-            rates: self.rates(&config.log_rates, config.value_heads)?,
+            rates: self.rates((&config.rates, config.rate_form), config.value_heads)?,
             norm: self.norm(&config.norm)?.weight,
             eps: config.norm.eps,
             output: self.packed(&[&config.output], Role::Inner)?,
@@ -51,7 +51,7 @@ impl Loader<'_> {
             convolution: self.convolution(&config.convolution)?,
             step_bias: self.elements(&config.step_bias, config.heads)?,
             steps: config.steps,
-            rates: self.rates(&config.log_rates, config.heads)?,
+            rates: self.rates((&config.rates, config.rate_form), config.heads)?,
             skips: self.elements(&config.skips, config.heads)?,
             norm: self.norm(&config.norm)?.weight,
             eps: config.norm.eps,
@@ -59,9 +59,24 @@ impl Loader<'_> {
         })
     }
 
-    /// The logarithms of decays, from the logarithms of their rates: `−e^x`.
-    fn rates(&mut self, source: &decoder::RowSource, heads: usize) -> Result<Vec<f32>, ModelError> {
-        Ok(self.elements(source, heads)?.into_iter().map(|log| -exp_f32(log)).collect())
+    /// The logarithms of decays for each unit of the step size: the rates with a minus sign.
+    fn rates(
+        &mut self,
+        (source, form): (&decoder::RowSource, decoder::RateForm),
+        heads: usize,
+    ) -> Result<Vec<f32>, ModelError> {
+        let stored = self.elements(source, heads)?;
+        match form {
+            decoder::RateForm::Logarithm => Ok(stored.into_iter().map(|log| -exp_f32(log)).collect()),
+            decoder::RateForm::Negative => match stored.iter().find(|rate| !(f32::MIN..=0.0).contains(*rate))
+            {
+                None => Ok(stored),
+                Some(bad) => {
+                    let problem = format!("has a rate of {bad}; each must be a number of at most 0");
+                    Err(ModelError::Tensor { name: source.tensor.name.clone(), problem })
+                }
+            },
+        }
     }
 
     /// Loads a convolution, and orders its weights by tap.

@@ -208,6 +208,17 @@ const GGUF: &[Architecture] = &[
     Architecture::OlMoe,
     Architecture::GptOss,
     Architecture::GraniteMoe,
+    Architecture::Lfm2,
+    Architecture::Lfm2Moe,
+    Architecture::Qwen35,
+    Architecture::Qwen35Moe,
+    Architecture::Qwen3Next,
+    Architecture::GraniteHybrid,
+    Architecture::NemotronH,
+    Architecture::DeepseekV2,
+    Architecture::DeepseekV3,
+    Architecture::Glm4MoeLite,
+    Architecture::Glm4Moe,
 ];
 
 /// Classes of models that also take images. Their text model is described in `text_config`, and for a text without
@@ -241,6 +252,9 @@ const TEXT_MODEL_TYPES: &[(&str, Architecture)] = &[
 
 /// Further values of `model_type` that files of a class have.
 const OTHER_MODEL_TYPES: &[(&str, Architecture)] = &[("kimi_k2", Architecture::DeepseekV3)];
+
+/// Further names that GGUF files of a class have.
+const OTHER_GGUF_NAMES: &[(&str, Architecture)] = &[("nemotron_h_moe", Architecture::NemotronH)];
 
 const fn named(
     architecture: Architecture,
@@ -292,6 +306,12 @@ impl Architecture {
     /// The name in the metadata of a GGUF file.
     pub fn gguf_name(self) -> &'static str {
         self.names().gguf
+    }
+
+    /// All names in the metadata of GGUF files.
+    pub fn gguf_names(self) -> impl Iterator<Item = &'static str> {
+        let others = OTHER_GGUF_NAMES.iter().filter(move |(_, architecture)| *architecture == self);
+        [self.gguf_name()].into_iter().chain(others.map(|(name, _)| *name))
     }
 
     /// Returns the architecture with this class name in `config.json`.

@@ -56,8 +56,10 @@ pub struct DeltaConfig {
     pub convolution: ConvolutionConfig,
     /// One addend for the step size of each value head.
     pub step_bias: RowSource,
-    /// For each value head, the logarithm of the decay's rate.
-    pub log_rates: RowSource,
+    /// For each value head, the decay's rate.
+    pub rates: RowSource,
+    /// How the rates are stored.
+    pub rate_form: RateForm,
     /// Norm of each head's output, before the gate.
     pub norm: NormConfig,
     /// `hidden × value_heads·value_dim`.
@@ -83,14 +85,25 @@ pub struct MambaConfig {
     pub step_bias: RowSource,
     /// Bounds of the step sizes after softplus, the lower one first.
     pub steps: (f32, f32),
-    /// For each head, the logarithm of the decay's rate.
-    pub log_rates: RowSource,
+    /// For each head, the decay's rate.
+    pub rates: RowSource,
+    /// How the rates are stored.
+    pub rate_form: RateForm,
     /// For each head, D: the share of x in the output.
     pub skips: RowSource,
     /// Norm of each group of heads, after the gate. `width` is that of all heads together.
     pub norm: NormConfig,
     /// `hidden × heads·head_dim`.
     pub output: LinearConfig,
+}
+
+/// How a checkpoint stores the rates of decays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateForm {
+    /// The logarithm of each rate.
+    Logarithm,
+    /// Each rate with a minus sign, as in GGUF files.
+    Negative,
 }
 
 impl ConvolutionConfig {
@@ -116,7 +129,7 @@ impl DeltaConfig {
         self.inputs().into_iter().chain([&self.output]).for_each(|linear| linear.each_tensor(list));
         self.convolution.each_tensor(list);
         self.norm.each_tensor(list);
-        list.extend([&self.step_bias.tensor, &self.log_rates.tensor]);
+        list.extend([&self.step_bias.tensor, &self.rates.tensor]);
     }
 }
 
@@ -130,6 +143,6 @@ impl MambaConfig {
         [&self.input, &self.output].into_iter().for_each(|linear| linear.each_tensor(list));
         self.convolution.each_tensor(list);
         self.norm.each_tensor(list);
-        list.extend([&self.step_bias.tensor, &self.log_rates.tensor, &self.skips.tensor]);
+        list.extend([&self.step_bias.tensor, &self.rates.tensor, &self.skips.tensor]);
     }
 }

@@ -2,6 +2,7 @@
 //! described once. Every key that would change the output and is not supported is refused by name. Must not know where
 //! tensors are.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde_json::Value as Json;
@@ -12,9 +13,10 @@ use crate::generation::GenerationDefaults;
 use crate::limits;
 use crate::rope::RopeScaling;
 
-use super::architecture::{ExpertMembers, GgufArchitecture, RMS_EPS, WindowRule, supported};
+use super::architecture::{ExpertMembers, GgufArchitecture, RotationRule, WindowRule, supported};
 use super::members::ConfigMembers;
 use super::meta::Meta;
+use super::mixers;
 use super::rotary;
 use super::value::Value;
 
@@ -31,18 +33,27 @@ pub(super) struct Found<'a> {
 /// The key of the architecture.
 pub(crate) const ARCHITECTURE_KEY: &str = "general.architecture";
 
+/// The key of the number of layers that only draft tokens.
+const DRAFT_KEY: &str = "nextn_predict_layers";
+
+/// The key of the number of elements of a head that are rotated.
+const ROTATED_KEY: &str = "rope.dimension_count";
+
 /// The keys of sizes, and their usual members.
 const SIZES: [(&str, &str); 5] = [
     ("context_length", "max_position_embeddings"),
     ("embedding_length", "hidden_size"),
     ("block_count", "num_hidden_layers"),
     ("attention.head_count", "num_attention_heads"),
-    ("feed_forward_length", "intermediate_size"),
+    (INNER_KEY, "intermediate_size"),
 ];
+
+/// The key of the width of the feed-forward network.
+const INNER_KEY: &str = "feed_forward_length";
 
 /// Keys that change the arithmetic of some architecture, their neutral values, and what is supported if the key has no
 /// member.
-const ARITHMETIC_KEYS: [(&str, f64, &str); 17] = [
+const ARITHMETIC_KEYS: [(&str, f64, &str); 16] = [
     ("expert_weights_scale", 1.0, "1 is"),
     ("expert_group_count", 1.0, "one group is"),
     ("expert_shared_count", 0.0, "none is"),
@@ -57,7 +68,6 @@ const ARITHMETIC_KEYS: [(&str, f64, &str); 17] = [
     ("attention.max_alibi_bias", 0.0, "none is"),
     ("attention.temperature_length", 0.0, "none is"),
     ("attention.temperature_scale", 0.0, "none is"),
-    ("nextn_predict_layers", 0.0, "0 is"),
     ("rope.scaling.yarn_log_multiplier", 0.0, "0 is"),
     ("embedding_length_per_layer_input", 0.0, "none is"),
 ];
@@ -79,9 +89,11 @@ pub(super) fn architecture(meta: Meta<'_>) -> Result<&'static GgufArchitecture, 
     }
 }
 
-/// Reads the number of layers.
-pub(super) fn layers(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, CheckpointError> {
-    meta.required_count(&key(row, "block_count"), 1..=limits::MAX_LAYERS)
+/// Reads which layers only draft tokens. They follow the others.
+pub(super) fn drafts(meta: Meta<'_>, row: &GgufArchitecture) -> Result<Range<usize>, CheckpointError> {
+    let all = meta.required_count(&key(row, "block_count"), 1..=limits::MAX_LAYERS)?;
+    let drafts = meta.count(&key(row, DRAFT_KEY), 0..=all - 1)?.unwrap_or(0);
+    Ok(all - drafts..all)
 }
 
 /// Reads the width of a head.
@@ -90,7 +102,8 @@ pub(super) fn head_dim(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, 
     let hidden = meta.required_count(&key_of("embedding_length"), 1..=limits::MAX_HIDDEN_SIZE)?;
     let heads = heads(meta, row)?;
     let widths = 2..=limits::MAX_HEAD_DIM;
-    let length = key_of("attention.key_length");
+    // In files with latents, other keys may have the width of a cached row.
+    let length = key_of(if row.is_latent { ROTATED_KEY } else { "attention.key_length" });
     let head_dim = match meta.count(&length, widths.clone())? {
         Some(given) => given,
         None if hidden.is_multiple_of(heads) => hidden / heads,
@@ -103,8 +116,10 @@ pub(super) fn head_dim(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, 
         let problem = format!("{head_dim} must be even and from 2 to {}", limits::MAX_HEAD_DIM);
         return Err(meta.problem(&length, problem));
     }
-    let of_rotation = Some("rope.dimension_count").filter(|_| !row.rotates_part);
-    for name in of_rotation.into_iter().chain(["attention.value_length"]) {
+    let is_whole = matches!(row.rotation, RotationRule::Whole | RotationRule::IfTrained);
+    let of_rotation = Some(ROTATED_KEY).filter(|_| is_whole);
+    let of_values = Some("attention.value_length").filter(|_| !row.is_latent);
+    for name in of_rotation.into_iter().chain(of_values) {
         let key = key_of(name);
         match (meta.count(&key, 0..=usize::MAX)?, meta.get(&key)) {
             (Some(other), Some(value)) if other != head_dim => {
@@ -123,15 +138,16 @@ pub(super) fn read(
     found: &Found<'_>,
     ids: (Option<u32>, Vec<u32>),
 ) -> Result<ModelConfig, CheckpointError> {
-    let (layers, head_dim) = (layers(meta, row)?, head_dim(meta, row)?);
+    let (layers, head_dim) = (drafts(meta, row)?.start, head_dim(meta, row)?);
     refuse_unsupported(meta, row, head_dim)?;
     let mut members = ConfigMembers::new(meta, row.name);
-    sizes(meta, row, &mut members, head_dim)?;
+    sizes(meta, row, &mut members, (layers, head_dim))?;
     members.set("vocab_size", "vocab_size", found.vocab_size.into());
     for (member, name) in row.flags {
-        let tensor = format!("blk.0.{name}");
-        let has = (found.has)(&tensor);
-        members.set_flag(member, tensor, has);
+        let tensors = (0..layers).map(|index| format!("blk.{index}.{name}"));
+        let found = tensors.clone().find(|tensor| (found.has)(tensor));
+        let has = found.is_some();
+        members.set_flag(member, found.or(tensors.clone().next()).unwrap_or_default(), has);
     }
     members.set_flag("tie_word_embeddings", "output.weight".to_owned(), !(found.has)("output.weight"));
     for (name, member) in row.keys {
@@ -144,12 +160,23 @@ pub(super) fn read(
     scales(meta, row, &mut members, (layers, head_dim))?;
     let has_window = window(meta, row, &mut members, layers)?;
     let has_experts = experts(meta, row, &mut members, (layers, found))?;
+    if row.is_latent {
+        mixers::latent(meta, &mut members, head_dim)?;
+    }
+    mixers::recurrent(meta, row, &mut members, (layers, found.has))?;
     rotary::members(meta, row, &mut members, head_dim)?;
+    let is_softmax = gating(meta, row)? == Some(1);
     let architecture = match (has_experts, has_window) {
+        (true, _) if is_softmax => row.with_softmax.or(row.with_experts).unwrap_or(row.architecture),
         (true, _) => row.with_experts.unwrap_or(row.architecture),
         (false, true) => row.with_window.unwrap_or(row.architecture),
         (false, false) => row.architecture,
     };
+    if Some(architecture) == row.with_softmax {
+        let has_groups = meta.count(&key(row, "expert_group_count"), 0..=usize::MAX)?.is_some_and(|n| n > 1);
+        let method = if has_groups { "group_limited_greedy" } else { "greedy" };
+        members.set("topk_method", "expert_group_count", method.into());
+    }
     let config = families::read(architecture, members.values()).map_err(|error| members.by_key(error))?;
     completed(meta, row, config, (found, ids))
 }
@@ -159,26 +186,37 @@ fn sizes(
     meta: Meta<'_>,
     row: &GgufArchitecture,
     members: &mut ConfigMembers<'_>,
-    head_dim: usize,
+    (layers, head_dim): (usize, usize),
 ) -> Result<(), CheckpointError> {
+    // Layers of hybrid models may have no attention or no network.
+    let count = |key: &str| match row.recurrent {
+        Some(_) => meta.layer_count(key, 0..=usize::MAX),
+        None => meta.uniform_count(key, 0..=usize::MAX),
+    };
+    let has_other_width =
+        row.experts.as_ref().is_some_and(|members| members.width == Some("moe_intermediate_size"));
     for (name, member) in SIZES {
         let key = key(row, name);
         // The class's own limits are tighter. Some converters repeat a size for each layer.
-        let number = meta.uniform_count(&key, 0..=usize::MAX)?.ok_or_else(|| meta.missing(&key))?;
+        let number = match count(&key)? {
+            Some(_) if name == "block_count" => layers,
+            Some(number) => number,
+            None if name == INNER_KEY && has_other_width => continue,
+            None => return Err(meta.missing(&key)),
+        };
         members.set(row.member(member), name, number.into());
     }
     let kv_key = key(row, "attention.head_count_kv");
-    let kv_heads = match meta.uniform_count(&kv_key, 0..=usize::MAX)? {
+    let kv_heads = match count(&kv_key)? {
         Some(kv_heads) => kv_heads,
         None => heads(meta, row)?,
     };
     members.set("num_key_value_heads", "attention.head_count_kv", kv_heads.into());
     members.set("head_dim", "attention.key_length", head_dim.into());
-    let eps = if row.eps == RMS_EPS { "layer_norm_rms_epsilon" } else { "layer_norm_epsilon" };
-    let eps = format!("attention.{eps}");
-    match members.copy(row.eps, &eps)? {
+    let (eps, member) = row.eps;
+    match members.copy(member, eps)? {
         true => Ok(()),
-        false => Err(meta.missing(&key(row, &eps))),
+        false => Err(meta.missing(&key(row, eps))),
     }
 }
 
@@ -294,7 +332,7 @@ fn experts(
     const USED: &str = "expert_used_count";
     let key_of = |name| key(row, name);
     let count = meta.count(&key_of(COUNT), 0..=limits::MAX_EXPERTS)?.filter(|count| *count > 0);
-    let Some(ExpertMembers { count: count_member, width, shared, renormalises }) = &row.experts else {
+    let Some(expert_members) = &row.experts else {
         return match (count, meta.get(&key_of(COUNT))) {
             (Some(_), Some(value)) => {
                 Err(meta.unsupported(&key_of(COUNT), value, "a dense model, without experts, is"))
@@ -302,28 +340,33 @@ fn experts(
             _ => Ok(false),
         };
     };
-    // Only a class of its own has no experts.
+    let ExpertMembers { count: count_member, is_optional, width, shared, renormalises, .. } = expert_members;
+    let whole = meta.layer_count(&key_of(INNER_KEY), 0..=limits::MAX_INTERMEDIATE_SIZE)?.unwrap_or(0);
+    const SHARED: &str = "expert_shared_feed_forward_length";
+    let given = meta.count(&key_of(SHARED), 0..=limits::MAX_INTERMEDIATE_SIZE)?.filter(|n| *n > 0);
+    if let Some(member) = shared {
+        members.set(member, SHARED, given.unwrap_or(whole).into());
+    }
+    // Only a class of its own has no experts, or one that may have none.
     let Some(count) = count else {
-        return if row.with_experts.is_some() { Ok(false) } else { Err(meta.missing(&key_of(COUNT))) };
+        if *is_optional {
+            members.set(count_member, COUNT, 0.into());
+        }
+        return match *is_optional || row.with_experts.is_some() {
+            true => Ok(false),
+            false => Err(meta.missing(&key_of(COUNT))),
+        };
     };
     members.set(count_member, COUNT, count.into());
     let used = meta.required_count(&key_of(USED), 1..=count)?;
     members.set("num_experts_per_tok", USED, used.into());
-    let widths = 1..=limits::MAX_INTERMEDIATE_SIZE;
-    let whole = meta.uniform_count(&key_of("feed_forward_length"), widths.clone())?.unwrap_or(0);
-    let mut size = |member: &Option<&'static str>, name: &'static str, usual: usize| {
-        let given = meta.count(&key_of(name), 0..=limits::MAX_INTERMEDIATE_SIZE)?.filter(|n| *n > 0);
-        if let Some(member) = member {
-            members.set(member, name, given.unwrap_or(usual).into());
-        }
-        Ok(())
-    };
-    size(
-        width,
-        "expert_feed_forward_length",
-        if *width == Some("intermediate_size") { whole } else { whole / used },
-    )?;
-    size(shared, "expert_shared_feed_forward_length", whole)?;
+    let width_key = "expert_feed_forward_length";
+    let usual = if *width == Some("intermediate_size") { whole } else { whole / used };
+    let given = meta.count(&key_of(width_key), 0..=limits::MAX_INTERMEDIATE_SIZE)?.filter(|n| *n > 0);
+    if let Some(member) = width {
+        members.set(member, width_key, given.unwrap_or(usual).into());
+    }
+    routing(meta, expert_members, members, count)?;
     if let Some(usual) = renormalises {
         let given = meta.flag(&key_of("expert_weights_norm"))?;
         members.set("norm_topk_prob", "expert_weights_norm", given.unwrap_or(*usual).into());
@@ -339,6 +382,59 @@ fn experts(
         members.set("mlp_only_layers", COUNT, dense.into());
     }
     Ok(true)
+}
+
+/// Sets how many networks every row passes, how many layers have no experts, and how experts are chosen.
+fn routing(
+    meta: Meta<'_>,
+    of: &ExpertMembers,
+    members: &mut ConfigMembers<'_>,
+    count: usize,
+) -> Result<(), CheckpointError> {
+    const GROUPS: &str = "expert_group_count";
+    const FACTOR: &str = "expert_weights_scale";
+    for (member, name, most) in [
+        (of.shared_count, "expert_shared_count", limits::MAX_EXPERTS),
+        (of.dense_layers, "leading_dense_block_count", limits::MAX_LAYERS),
+    ] {
+        if let Some(member) = member {
+            let given = meta.count(&members.key(name), 0..=most)?;
+            members.set(member, name, given.unwrap_or(0).into());
+        }
+    }
+    if let Some(member) = of.factor {
+        let given = meta.number_from(&members.key(FACTOR), 0.0, limits::MAX_ROPE_FACTOR)?;
+        // Metadata has 32 bits, of a number with few digits.
+        let digits = |factor: f64| (factor * 1e6).round() / 1e6;
+        let factor = given.filter(|factor| *factor != 0.0).map_or(1.0, digits);
+        members.set(member, FACTOR, factor.into());
+    }
+    if of.has_groups {
+        let groups = meta.count(&members.key(GROUPS), 0..=count)?.filter(|groups| *groups > 0);
+        let kept = meta.count(&members.key("expert_group_used_count"), 0..=count)?.filter(|kept| *kept > 0);
+        // Files of DeepSeek V3 and R1 from before there were keys for groups. Its class has the numbers.
+        let is_class = groups.is_none() && count == 256;
+        if !is_class {
+            let groups = groups.unwrap_or(1);
+            members.set("n_group", GROUPS, groups.into());
+            members.set("topk_group", "expert_group_used_count", kept.unwrap_or(groups).into());
+        }
+    }
+    Ok(())
+}
+
+/// Reads the number of the function that turns a router's logits into scores. `None` for a model without experts.
+fn gating(meta: Meta<'_>, row: &GgufArchitecture) -> Result<Option<usize>, CheckpointError> {
+    let key = key(row, "expert_gating_func");
+    let given = meta.count(&key, 0..=usize::MAX)?.filter(|number| *number != 0);
+    match (given, meta.get(&key)) {
+        (Some(other), Some(value)) if !row.gating.contains(&other) => {
+            let known: Vec<String> = row.gating.iter().map(usize::to_string).collect();
+            let ending = if known.len() > 1 { "are" } else { "is" };
+            Err(meta.unsupported(&key, value, &format!("{} {ending}", known.join(" and "))))
+        }
+        (given, _) => Ok(given.or(row.gating.first().copied()).filter(|_| row.experts.is_some())),
+    }
 }
 
 /// Adds what the members of a `config.json` cannot say.
@@ -423,22 +519,15 @@ fn refuse_unsupported(
         let key = key(row, name);
         let has_member = row.reads(name)
             || (name == "attention.scale" && row.query_scalar.is_some())
-            || (row.architecture == Architecture::Ministral3 && rotary::GROWTH_KEYS.contains(&name));
+            || (row.architecture == Architecture::Ministral3 && rotary::GROWTH_KEYS.contains(&name))
+            || (row.is_latent && name == rotary::LOG_KEY);
         if let Some(value) = meta.get(&key).filter(|_| !has_member)
             && value.number().is_none_or(|number| number != 0.0 && (number - neutral).abs() > 1e-6)
         {
             return Err(meta.unsupported(&key, value, supported));
         }
     }
-    let gating = key(row, "expert_gating_func");
-    // 1 is a softmax over all experts, 3 one over the chosen.
-    let expected = if row.architecture == Architecture::GptOss { 3 } else { 1 };
-    match (meta.count(&gating, 0..=usize::MAX)?, meta.get(&gating)) {
-        (Some(other), Some(value)) if other != 0 && other != expected => {
-            return Err(meta.unsupported(&gating, value, &format!("{expected} is")));
-        }
-        _ => {}
-    }
+    gating(meta, row)?;
     let causal = key(row, "attention.causal");
     match (meta.flag(&causal)?, meta.get(&causal)) {
         (Some(false), Some(value)) => Err(meta.unsupported(&causal, value, "causal attention is")),

@@ -2,13 +2,16 @@
 //! for all architectures, and fuses, splits or stacks them. Rewrites the sources of a [`ModelConfig`], which follow Hugging
 //! Face's names, to the tensors of the file. Must not know how metadata is read.
 
+mod mixers;
+
 use std::collections::BTreeMap;
 
 use crate::decoder::{
-    AttentionConfig, ExpertConfig, ExpertMixture, FeedForward, GatedFeed, HeadNorm, LayerConfig,
-    LinearConfig, MixerConfig, ModelConfig, NormConfig, PlainFeed, RotaryPairs, RowPick, RowSource,
-    SharedExpert, SizeField, TensorSpec,
+    AttentionConfig, ExpertConfig, ExpertMixture, FeedForward, GatedFeed, HeadNorm, LatentProjection,
+    LayerConfig, LinearConfig, MixerConfig, ModelConfig, NormConfig, PlainFeed, RotaryPairs, RowPick,
+    RowSource, SharedExpert, SizeField, TensorSpec,
 };
+use crate::order::StoredOrder;
 
 use super::architecture::GgufArchitecture;
 
@@ -18,8 +21,10 @@ pub(super) struct ClaimedTensor {
     pub(super) name: String,
     /// Its dimensions, outermost first.
     pub(super) shape: Vec<usize>,
-    /// Rows of a head, if the pairs of rotated rows are neighbours.
-    pub(super) interleaved: Option<usize>,
+    /// Its dimensions in the file, if they are others. Dimensions of 1 may be left out.
+    pub(super) stored_shape: Option<Vec<usize>>,
+    /// How the file orders it, if not as Hugging Face's checkpoints do.
+    pub(super) order: Option<StoredOrder>,
 }
 
 /// Finds the tensor of each part.
@@ -43,7 +48,9 @@ impl<'f> TensorLayout<'f> {
         if let Some(positions) = &config.embedding.positions {
             layout.keep(positions, "position_embd.weight");
         }
-        layout.norm(&mut config.final_norm, "output_norm");
+        // The first files of LFM2 had another name, which all have since.
+        let is_usual = layout.has("output_norm.weight") || !layout.has("token_embd_norm.weight");
+        layout.norm(&mut config.final_norm, if is_usual { "output_norm" } else { "token_embd_norm" });
         if let Some(linear) = &mut config.head.linear {
             layout.linear(linear, "output", None);
         }
@@ -69,9 +76,13 @@ impl<'f> TensorLayout<'f> {
                 self.norm(norm, &format!("{block}.{part}"));
             }
         }
-        // The architectures in the table have no other mixers.
-        if let MixerConfig::Attention(attention) = &mut layer.mixer {
-            self.attention(attention, block);
+        match &mut layer.mixer {
+            MixerConfig::Attention(attention) => self.attention(attention, block),
+            MixerConfig::Latent(latent) => self.latent(latent, block),
+            MixerConfig::ShortConv(mixer) => self.short_conv(mixer, block),
+            MixerConfig::Delta(mixer) => self.delta(mixer, block),
+            MixerConfig::Mamba(mixer) => self.mamba(mixer, block),
+            MixerConfig::None => {}
         }
         self.feed(&mut layer.feed, block);
     }
@@ -79,7 +90,7 @@ impl<'f> TensorLayout<'f> {
     fn attention(&mut self, attention: &mut AttentionConfig, block: &str) {
         let part = |name: &str| format!("{block}.{name}");
         let head = attention.head_dim;
-        let AttentionConfig { query, key, value, output, .. } = attention;
+        let AttentionConfig { query, key, value, gate, output, .. } = attention;
         let fused = part("attn_qkv");
         if self.has(&format!("{fused}.weight")) {
             let all = query.outputs + key.outputs + value.outputs;
@@ -96,7 +107,11 @@ impl<'f> TensorLayout<'f> {
             }
         } else {
             let rotated = self.row.is_permuted.then_some(head);
-            self.linear(query, &part("attn_q"), rotated);
+            match gate {
+                None => self.linear(query, &part("attn_q"), rotated),
+                // For each head, its query and its gate.
+                Some(gate) => self.same_rows(&[query, gate], &part("attn_q")),
+            }
             self.linear(key, &part("attn_k"), rotated);
             self.linear(value, &part("attn_v"), None);
         }
@@ -169,6 +184,10 @@ impl<'f> TensorLayout<'f> {
                 }
             }
         }
+        if let Some(LatentProjection { input, output }) = &mut experts.latent {
+            self.linear(input, &part("latent_down"), None);
+            self.linear(output, &part("latent_up"), None);
+        }
         if let Some(SharedExpert { feed, gate }) = &mut experts.shared {
             match feed {
                 FeedForward::Gated(feed) => self.gated(feed, block, "_shexp"),
@@ -203,7 +222,7 @@ impl<'f> TensorLayout<'f> {
                 let whole = RowSource::whole(tensor.clone(), dimensions.get(..rank).unwrap_or_default());
                 *source = RowSource { pairs: source.pairs, ..whole };
             }
-            self.claim(tensor, &source.tensor, rotated);
+            self.claim(tensor, &source.tensor, rotated.map(|head| StoredOrder::Pairs { head }));
         }
     }
 
@@ -247,8 +266,9 @@ impl<'f> TensorLayout<'f> {
         self.claim(tensor.to_owned(), &source.tensor, None);
     }
 
-    fn claim(&mut self, tensor: String, spec: &TensorSpec, interleaved: Option<usize>) {
-        let claim = || ClaimedTensor { name: spec.name.clone(), shape: spec.shape.clone(), interleaved };
+    fn claim(&mut self, tensor: String, spec: &TensorSpec, order: Option<StoredOrder>) {
+        let (name, shape) = (&spec.name, &spec.shape);
+        let claim = || ClaimedTensor { name: name.clone(), shape: shape.clone(), stored_shape: None, order };
         self.claims.entry(tensor).or_insert_with(claim);
     }
 }

@@ -65,6 +65,23 @@ impl<'a> Meta<'a> {
         self.counted(key, value, &first, &range).map(Some)
     }
 
+    /// Reads a whole number in `range`, or a list with 0 for layers that have no such part and the same number for all
+    /// others. 0 if no layer has it.
+    pub(super) fn layer_count(
+        &self,
+        key: &str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, CheckpointError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let Value::Numbers(numbers) = value else { return self.count(key, range) };
+        let mut each = numbers.iter().filter(|number| number.integer() != Some(0));
+        let Some(first) = each.next() else { return Ok(Some(0)) };
+        if each.any(|other| other != first) {
+            return Err(self.unsupported(key, value, "the same for every layer that has it is"));
+        }
+        self.counted(key, value, &first, &range).map(Some)
+    }
+
     fn counted(
         &self,
         key: &str,

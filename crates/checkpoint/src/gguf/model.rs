@@ -2,6 +2,7 @@
 //! directory, and reads configuration and tokenizer from the metadata. Must not know how bytes are laid out.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config_file::CONFIG_FILE;
@@ -72,7 +73,7 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
     let generation = config::generation(meta, vocab_size, &words.eos)?;
     let mut config = config::read(meta, row, &found, (words.bos, words.eos))?;
     let claims = TensorLayout::apply(&mut config, row, &shape_of);
-    let weights = weights(files, tensors, claims, (row, config.layers.len()))?;
+    let weights = weights(files, tensors, claims, (row, config::drafts(meta, row)?))?;
     Ok(Parts {
         format: Format::Gguf,
         config,
@@ -173,7 +174,7 @@ fn weights(
     files: Vec<WeightFile>,
     tensors: BTreeMap<String, (usize, Entry)>,
     claims: BTreeMap<String, ClaimedTensor>,
-    (row, layers): (&GgufArchitecture, usize),
+    (row, drafts): (&GgufArchitecture, Range<usize>),
 ) -> Result<Weights, CheckpointError> {
     let listed_in = files.first().map_or(String::new(), |file| file.name.clone());
     let mut weights = Weights {
@@ -187,27 +188,38 @@ fn weights(
         recipes: BTreeMap::new(),
     };
     for (alias, (file, entry)) in tensors {
-        let Some(ClaimedTensor { name, shape, interleaved }) = claims.get(&alias) else {
+        let Some(ClaimedTensor { name, shape, stored_shape, order }) = claims.get(&alias) else {
             // Old converters left these tensors behind. All implementations compute them from the configuration.
             if alias.ends_with(".attn_rot_embd") || alias.ends_with(".rotary_emb.inv_freq") {
                 continue;
             }
+            // Layers that only draft tokens follow the others. They change no output.
+            if is_draft(&alias, &drafts) {
+                continue;
+            }
             let file_name = weights.files.get(file).map_or("", |file| &file.name);
-            return Err(tensor_error(file_name, &alias, "presence", stray(&alias, row, layers)));
+            return Err(tensor_error(file_name, &alias, "presence", stray(&alias, row, drafts.start)));
         };
         // Dimensions of 1 may be left out.
-        let is_same = entry.shape.iter().filter(|n| **n != 1).eq(shape.iter().filter(|n| **n != 1));
+        let expected = stored_shape.as_ref().unwrap_or(shape);
+        let is_same = entry.shape.iter().filter(|n| **n != 1).eq(expected.iter().filter(|n| **n != 1));
         let stored = Stored {
             file,
             alias: Some(alias),
             element: (entry.kind.name, entry.kind.dtype()),
             shape: if is_same { shape.clone() } else { entry.shape },
             range: entry.range,
-            interleaved: *interleaved,
+            order: *order,
         };
         weights.tensors.insert(name.clone(), stored);
     }
     Ok(weights)
+}
+
+/// Whether a tensor belongs to one of the layers `drafts`.
+fn is_draft(alias: &str, drafts: &Range<usize>) -> bool {
+    let layer = alias.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+    layer.and_then(|(layer, _)| layer.parse().ok()).is_some_and(|layer| drafts.contains(&layer))
 }
 
 /// Says why a tensor that nothing calls for is refused.

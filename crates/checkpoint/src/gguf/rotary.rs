@@ -5,12 +5,15 @@ use crate::decoder::Architecture;
 use crate::error::{CheckpointError, shown};
 use crate::limits;
 
-use super::architecture::GgufArchitecture;
+use super::architecture::{GgufArchitecture, RotationRule};
 use super::members::ConfigMembers;
 use super::meta::Meta;
+use super::mixers;
 
 /// Keys that only Ministral 3 has: the growth of queries with their position, and the scale of YaRN's factor.
-pub(super) const GROWTH_KEYS: [&str; 2] = ["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"];
+pub(super) const GROWTH_KEYS: [&str; 2] = ["attention.temperature_scale", LOG_KEY];
+/// The key of the scale of YaRN's factor.
+pub(super) const LOG_KEY: &str = "rope.scaling.yarn_log_multiplier";
 
 const PARAMETERS: &str = "rope_parameters";
 const TYPE: &str = "rope.scaling.type";
@@ -25,6 +28,12 @@ pub(super) fn members(
     head_dim: usize,
 ) -> Result<(), CheckpointError> {
     let key_of = |name: &str| format!("{}.{name}", row.name);
+    let is_trained = || meta.flag(&key_of(mixers::TRAINED_KEY)).map(|trained| trained != Some(false));
+    match row.rotation {
+        RotationRule::Nothing => return Ok(()),
+        RotationRule::IfTrained if !is_trained()? => return Ok(()),
+        _ => {}
+    }
     // llama.cpp's default, which is not that of every class.
     if !members.copy("rope_theta", "rope.freq_base")? {
         members.set("rope_theta", "rope.freq_base", crate::rope::DEFAULT_THETA.into());
@@ -32,7 +41,7 @@ pub(super) fn members(
     if row.architecture == Architecture::Gemma3 {
         members.copy("rope_local_base_freq", "rope.freq_base_swa")?;
     }
-    if row.rotates_part {
+    if row.rotation == RotationRule::Part {
         let name = "rope.dimension_count";
         let width = meta.count(&key_of(name), 2..=head_dim)?.unwrap_or(head_dim);
         // Half an element more, so that the product with the width of a head is never below the number.
@@ -107,6 +116,16 @@ fn yarn(
         }
     }
     set("truncate", TYPE, row.truncates_ramp.into());
+    if row.is_latent
+        && let Some(tenth) =
+            meta.number_from(&key_of(LOG_KEY), 0.0, limits::MAX_ROPE_FACTOR)?.filter(|n| *n != 0.0)
+    {
+        // The converter writes a tenth of the second of the two scales, which are the same in all published files.
+        // Metadata has 32 bits, of a number with few digits.
+        let scale = (tenth * 1e7).round() / 1e6;
+        set("mscale", LOG_KEY, scale.into());
+        set("mscale_all_dim", LOG_KEY, scale.into());
+    }
     if row.architecture == Architecture::Ministral3 {
         let [growth, log] = GROWTH_KEYS;
         if let Some(beta) =

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::facts::{LayerParts, ModelFacts, NormStyle};
 use crate::decoder::{
-    ConvolutionConfig, FeedForward, LayerConfig, MambaConfig, MixerConfig, NormConfig, RowSource, SizeField,
+    ConvolutionConfig, FeedForward, LayerConfig, MambaConfig, MixerConfig, NormConfig, RateForm, RowSource,
+    SizeField,
 };
 use crate::error::CheckpointError;
 use crate::fields::Fields;
@@ -182,7 +183,8 @@ impl MambaFacts {
             ),
             step_bias: of_heads("dt_bias"),
             steps: self.steps,
-            log_rates: of_heads("A_log"),
+            rates: of_heads("A_log"),
+            rate_form: RateForm::Logarithm,
             skips: of_heads("D"),
             norm,
             output: parts.linear(&named("out_proj"), hidden, inner, self.has_bias),

@@ -6,7 +6,7 @@ use super::hybrid::{LayerKind, convolution, per_head, pre_norm_layer, taps, widt
 use super::moe::{self, ExpertFacts, experts, gated_shared};
 use crate::decoder::{
     Architecture, AttentionConfig, DeltaConfig, ExpertActivation, ExpertMixture, FeedActivation, FeedForward,
-    LinearConfig, MixerConfig, ModelConfig, SizeField,
+    LinearConfig, MixerConfig, ModelConfig, RateForm, SizeField,
 };
 use crate::error::CheckpointError;
 use crate::fields::Fields;
@@ -199,7 +199,8 @@ impl DeltaFacts {
             step,
             convolution: convolution(parts, "linear_attn.conv1d", (channels, self.taps), false),
             step_bias: per_head(parts, "linear_attn.dt_bias", heads),
-            log_rates: per_head(parts, "linear_attn.A_log", heads),
+            rates: per_head(parts, "linear_attn.A_log", heads),
+            rate_form: RateForm::Logarithm,
             norm: self.norms.named(&parts.name("linear_attn.norm"), norm),
             output: parts.linear("linear_attn.out_proj", parts.facts.hidden(), inner, false),
         }))

@@ -65,7 +65,7 @@ pub(super) fn run() {
     let row = |architecture: Architecture| {
         let mark = |is_there: bool| if is_there { "yes" } else { "no" };
         let gguf = match architecture.is_read_from_gguf() {
-            true => format!("`{}`", architecture.gguf_name()),
+            true => architecture.gguf_names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
             false => "no".to_owned(),
         };
         // The GPU's kernels compute layers that are alike.
