@@ -5,6 +5,7 @@
 mod architecture;
 mod config;
 mod cursor;
+mod gemma4;
 mod layout;
 mod members;
 mod meta;

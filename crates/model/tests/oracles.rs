@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Checkpoint;
+use headrace_checkpoint::gguf::Header;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
@@ -268,7 +269,7 @@ fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
 
 /// Models of [`CHECKPOINTS`] that are also in a GGUF file, as llama.cpp's converter writes it: with its names, fused,
 /// split and stacked tensors, and orders of rows.
-const GGUF_FILES: [&str; 46] = [
+const GGUF_FILES: [&str; 48] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -277,6 +278,8 @@ const GGUF_FILES: [&str; 46] = [
     "gemma",
     "gemma2",
     "gemma3-text",
+    "gemma4-moe",
+    "gemma4-ple",
     "glm4",
     "glm4-moe",
     "glm4-moe-lite",
@@ -370,6 +373,17 @@ fn gguf_files_give_the_bits_of_the_same_weights_in_safetensors_if_both_are_quant
             }
         }
     }
+}
+
+#[test]
+fn a_state_that_grows_is_refused() {
+    let mut bytes = std::fs::read(data("gguf/qwen35.gguf")).unwrap();
+    let range = Header::parse("m.gguf", &bytes).unwrap().tensors["blk.0.ssm_a"].range.clone();
+    bytes[range][..4].copy_from_slice(&1_f32.to_le_bytes());
+    let checkpoint = Checkpoint::from_files(vec![("m.gguf".to_owned(), Cow::Owned(bytes))]).unwrap();
+    let options = LoadOptions::exact(Isa::best(), 1, 1);
+    let error = Model::load(&checkpoint, options, &mut |_, _| ()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("linear_attn.A_log") && error.contains("a rate of 1;"), "{error}");
 }
 
 #[test]

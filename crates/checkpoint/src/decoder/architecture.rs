@@ -219,6 +219,7 @@ const GGUF: &[Architecture] = &[
     Architecture::DeepseekV3,
     Architecture::Glm4MoeLite,
     Architecture::Glm4Moe,
+    Architecture::Gemma4,
 ];
 
 /// Classes of models that also take images. Their text model is described in `text_config`, and for a text without

@@ -4,6 +4,8 @@
 
 use crate::decoder::Architecture;
 
+use super::gemma4::INPUT_KEY;
+
 /// How files with one name in `general.architecture` are read.
 pub(super) struct GgufArchitecture {
     /// The name in `general.architecture`, with which the keys of the model begin.
@@ -493,6 +495,14 @@ const ALL: &[GgufArchitecture] = &[
         feed_norm: "post_attention_norm",
         ..plain("glm4moe", Architecture::Glm4Moe)
     },
+    GgufArchitecture {
+        window: WindowRule::SomeLayers,
+        names: &[("num_experts_per_tok", "top_k_experts")],
+        keys: CAPS,
+        flags: &[("attention_bias", "attn_q.bias")],
+        experts: Some(ExpertMembers { is_optional: true, renormalises: None, ..QWEN_EXPERTS }),
+        ..plain("gemma4", Architecture::Gemma4)
+    },
 ];
 
 impl GgufArchitecture {
@@ -517,6 +527,7 @@ impl GgufArchitecture {
     pub(super) fn reads(&self, key: &str) -> bool {
         self.keys.iter().any(|(other, _)| *other == key)
             || self.experts.as_ref().is_some_and(|experts| experts.reads(key))
+            || (self.architecture == Architecture::Gemma4 && key == INPUT_KEY)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::limits;
 use crate::rope::RopeScaling;
 
 use super::architecture::{ExpertMembers, GgufArchitecture, RotationRule, WindowRule, supported};
+use super::gemma4;
 use super::members::ConfigMembers;
 use super::meta::Meta;
 use super::mixers;
@@ -28,6 +29,10 @@ pub(super) struct Found<'a> {
     pub(super) has: &'a dyn Fn(&str) -> bool,
     /// Factors of the rotary frequencies.
     pub(super) rope_factors: Option<Arc<[f32]>>,
+    /// The two lists of factors of LongRoPE: for contexts as long as in the pretraining, and for longer ones.
+    pub(super) long_factors: Option<[Arc<[f32]>; 2]>,
+    /// Rows of the embedding of the layers' own inputs.
+    pub(super) input_words: Option<usize>,
 }
 
 /// The key of the architecture.
@@ -164,7 +169,12 @@ pub(super) fn read(
         mixers::latent(meta, &mut members, head_dim)?;
     }
     mixers::recurrent(meta, row, &mut members, (layers, found.has))?;
-    rotary::members(meta, row, &mut members, head_dim)?;
+    if row.architecture == Architecture::Gemma4 {
+        gemma4::members(meta, &mut members, (layers, head_dim), found)?;
+        members.set("enable_moe_block", "expert_count", has_experts.into());
+    } else {
+        rotary::members(meta, row, &mut members, (head_dim, &found.long_factors))?;
+    }
     let is_softmax = gating(meta, row)? == Some(1);
     let architecture = match (has_experts, has_window) {
         (true, _) if is_softmax => row.with_softmax.or(row.with_experts).unwrap_or(row.architecture),
@@ -188,10 +198,13 @@ fn sizes(
     members: &mut ConfigMembers<'_>,
     (layers, head_dim): (usize, usize),
 ) -> Result<(), CheckpointError> {
-    // Layers of hybrid models may have no attention or no network.
-    let count = |key: &str| match row.recurrent {
-        Some(_) => meta.layer_count(key, 0..=usize::MAX),
-        None => meta.uniform_count(key, 0..=usize::MAX),
+    // Layers of hybrid models may have no attention or no network, and those of Gemma 4 have two kinds of heads.
+    let count = |key: &str| match (&row.recurrent, row.architecture) {
+        (Some(_), _) => meta.layer_count(key, 0..=usize::MAX),
+        (None, Architecture::Gemma4) => {
+            Ok(meta.each_count(key, layers, 0..=usize::MAX)?.and_then(|each| each.first().copied()))
+        }
+        _ => meta.uniform_count(key, 0..=usize::MAX),
     };
     let has_other_width =
         row.experts.as_ref().is_some_and(|members| members.width == Some("moe_intermediate_size"));
@@ -299,7 +312,11 @@ fn window(
 
 /// Reads which layers have a window: a list with an item for each, or how many layers there are from one without to the
 /// next.
-fn windowed_layers(meta: Meta<'_>, key: &str, layers: usize) -> Result<Option<Vec<bool>>, CheckpointError> {
+pub(super) fn windowed_layers(
+    meta: Meta<'_>,
+    key: &str,
+    layers: usize,
+) -> Result<Option<Vec<bool>>, CheckpointError> {
     match meta.get(key) {
         None => Ok(None),
         Some(value @ Value::Numbers(numbers)) => {
@@ -341,7 +358,9 @@ fn experts(
         };
     };
     let ExpertMembers { count: count_member, is_optional, width, shared, renormalises, .. } = expert_members;
-    let whole = meta.layer_count(&key_of(INNER_KEY), 0..=limits::MAX_INTERMEDIATE_SIZE)?.unwrap_or(0);
+    // The width of the feed-forward network, which was read before.
+    let whole = members.values().get(row.member("intermediate_size")).and_then(Json::as_u64).unwrap_or(0);
+    let whole = usize::try_from(whole).unwrap_or(0);
     const SHARED: &str = "expert_shared_feed_forward_length";
     let given = meta.count(&key_of(SHARED), 0..=limits::MAX_INTERMEDIATE_SIZE)?.filter(|n| *n > 0);
     if let Some(member) = shared {
@@ -359,7 +378,7 @@ fn experts(
     };
     members.set(count_member, COUNT, count.into());
     let used = meta.required_count(&key_of(USED), 1..=count)?;
-    members.set("num_experts_per_tok", USED, used.into());
+    members.set(row.member("num_experts_per_tok"), USED, used.into());
     let width_key = "expert_feed_forward_length";
     let usual = if *width == Some("intermediate_size") { whole } else { whole / used };
     let given = meta.count(&key_of(width_key), 0..=limits::MAX_INTERMEDIATE_SIZE)?.filter(|n| *n > 0);
@@ -444,7 +463,7 @@ fn completed(
     mut config: ModelConfig,
     (found, (bos, eos)): (&Found<'_>, (Option<u32>, Vec<u32>)),
 ) -> Result<ModelConfig, CheckpointError> {
-    if let Some(factors) = &found.rope_factors {
+    if let Some(factors) = found.rope_factors.as_ref().filter(|_| row.architecture != Architecture::Gemma4) {
         let type_key = key(row, "rope.scaling.type");
         match config.rotary.as_mut_slice() {
             [only] if only.rope.scaling == RopeScaling::None => {

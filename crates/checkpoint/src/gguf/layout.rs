@@ -7,9 +7,9 @@ mod mixers;
 use std::collections::BTreeMap;
 
 use crate::decoder::{
-    AttentionConfig, ExpertConfig, ExpertMixture, FeedForward, GatedFeed, HeadNorm, LatentProjection,
-    LayerConfig, LinearConfig, MixerConfig, ModelConfig, NormConfig, PlainFeed, RotaryPairs, RowPick,
-    RowSource, SharedExpert, SizeField, TensorSpec,
+    AttentionConfig, DenseAndExperts, ExpertConfig, ExpertMixture, FeedForward, GatedFeed, HeadNorm,
+    LatentProjection, LayerConfig, LinearConfig, MixerConfig, ModelConfig, NormConfig, PlainFeed,
+    RotaryPairs, RowPick, RowSource, SharedExpert, SizeField, TensorSpec,
 };
 use crate::order::StoredOrder;
 
@@ -54,6 +54,11 @@ impl<'f> TensorLayout<'f> {
         if let Some(linear) = &mut config.head.linear {
             layout.linear(linear, "output", None);
         }
+        if let Some(inputs) = &mut config.layer_inputs {
+            layout.keep(&inputs.words, "per_layer_token_embd.weight");
+            layout.linear(&mut inputs.projection, "per_layer_model_proj", None);
+            layout.norm(&mut inputs.norm, "per_layer_proj_norm");
+        }
         for (index, layer) in config.layers.iter_mut().enumerate() {
             layout.layer(layer, &format!("blk.{index}"));
         }
@@ -85,6 +90,14 @@ impl<'f> TensorLayout<'f> {
             MixerConfig::None => {}
         }
         self.feed(&mut layer.feed, block);
+        if let Some(tail) = &mut layer.tail {
+            self.keep(&tail.scale, &format!("{block}.layer_output_scale.weight"));
+            if let Some(input) = &mut tail.input {
+                self.linear(&mut input.gate, &format!("{block}.inp_gate"), None);
+                self.linear(&mut input.projection, &format!("{block}.proj"), None);
+                self.norm(&mut input.norm, &format!("{block}.post_norm"));
+            }
+        }
     }
 
     fn attention(&mut self, attention: &mut AttentionConfig, block: &str) {
@@ -113,7 +126,10 @@ impl<'f> TensorLayout<'f> {
                 Some(gate) => self.same_rows(&[query, gate], &part("attn_q")),
             }
             self.linear(key, &part("attn_k"), rotated);
-            self.linear(value, &part("attn_v"), None);
+            // Values may be the keys before their norm.
+            if value.weight.tensor != key.weight.tensor {
+                self.linear(value, &part("attn_v"), None);
+            }
         }
         self.linear(output, &part("attn_output"), None);
         for (norm, name) in
@@ -133,9 +149,22 @@ impl<'f> TensorLayout<'f> {
             FeedForward::Gated(feed) => self.gated(feed, block, ""),
             FeedForward::Plain(feed) => self.plain(feed, block, ""),
             FeedForward::Experts(experts) => self.experts(experts, block),
-            // Of no architecture in the table.
-            FeedForward::None | FeedForward::Both(_) => {}
+            FeedForward::None => {}
+            FeedForward::Both(both) => self.both(both, block),
         }
+    }
+
+    fn both(&mut self, both: &mut DenseAndExperts, block: &str) {
+        let part = |name: &str| format!("{block}.{name}");
+        self.feed(&mut both.dense, block);
+        self.experts(&mut both.experts, block);
+        self.norm(&mut both.dense_out_norm, &part("post_ffw_norm_1"));
+        self.norm(&mut both.expert_norm, &part("pre_ffw_norm_2"));
+        self.norm(&mut both.expert_out_norm, &part("post_ffw_norm_2"));
+        if let Some(scale) = &both.router_norm.weight {
+            self.keep(scale, &part("ffn_gate_inp.scale"));
+        }
+        self.keep(&both.expert_scales, &part("ffn_down_exps.scale"));
     }
 
     fn gated(&mut self, feed: &mut GatedFeed, block: &str, suffix: &str) {

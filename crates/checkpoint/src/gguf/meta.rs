@@ -65,6 +65,27 @@ impl<'a> Meta<'a> {
         self.counted(key, value, &first, &range).map(Some)
     }
 
+    /// Reads a whole number in `range` for each of `layers`: a list, or one number for all.
+    pub(super) fn each_count(
+        &self,
+        key: &str,
+        layers: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<Vec<usize>>, CheckpointError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let Value::Numbers(numbers) = value else {
+            return Ok(self.count(key, range)?.map(|number| vec![number; layers]));
+        };
+        if numbers.len() != layers {
+            return Err(self.wrong(key, value, &format!("a whole number for each of {layers} layers")));
+        }
+        numbers
+            .iter()
+            .map(|number| self.counted(key, value, &number, &range))
+            .collect::<Result<_, _>>()
+            .map(Some)
+    }
+
     /// Reads a whole number in `range`, or a list with 0 for layers that have no such part and the same number for all
     /// others. 0 if no layer has it.
     pub(super) fn layer_count(

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config_file::CONFIG_FILE;
+use crate::decoder::Architecture;
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::inventory;
@@ -17,6 +18,7 @@ use crate::weights::{Stored, WeightFile, Weights, tensor_error};
 
 use super::architecture::GgufArchitecture;
 use super::config::{self, Found};
+use super::gemma4::STILL;
 use super::layout::{ClaimedTensor, TensorLayout};
 use super::meta::Meta;
 use super::{Entry, Header, names, tensor_type, tokenizer};
@@ -56,9 +58,10 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
     let parts = parts(source, name, &header, &mut files)?;
     let mut tensors = merged(parts, &files)?;
     let rope_factors = match tensors.remove(names::ROPE_FACTORS) {
-        Some((index, entry)) => factors(files.get(index), name, &entry, head_dim)?,
+        Some((index, entry)) => factors((files.get(index), name), &entry, (row, head_dim))?,
         None => None,
     };
+    let long_factors = long_factors(&mut tensors, &files, name, row)?;
     let shape_of = |tensor: &str| tensors.get(tensor).map(|(_, entry)| entry.shape.as_slice());
     let embedding = match shape_of("token_embd.weight") {
         Some([rows, _]) => Some(*rows),
@@ -68,7 +71,14 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
         let problem = format!("is missing, or no matrix of 1 to {} rows", limits::MAX_VOCAB_SIZE);
         return Err(tensor_error(name, "token_embd.weight", "presence", problem));
     };
-    let found = Found { vocab_size, has: &|tensor| shape_of(tensor).is_some(), rope_factors };
+    let input_words = shape_of("per_layer_token_embd.weight").and_then(|shape| shape.first().copied());
+    let found = Found {
+        vocab_size,
+        has: &|tensor| shape_of(tensor).is_some(),
+        rope_factors,
+        long_factors,
+        input_words,
+    };
     let words = tokenizer::read(meta, vocab_size)?;
     let generation = config::generation(meta, vocab_size, &words.eos)?;
     let mut config = config::read(meta, row, &found, (words.bos, words.eos))?;
@@ -233,8 +243,8 @@ fn stray(alias: &str, row: &GgufArchitecture, layers: usize) -> String {
         return format!("is there, but the metadata contradicts it: {why}");
     }
     if alias.starts_with("rope_factors_") {
-        return "has the factors of LongRoPE, which is not computed; take a model with a shorter context, or serve this \
-                one with another server as an upstream"
+        return "has the factors of LongRoPE, which is computed for phi3; take a model with a shorter context, or serve \
+                this one with another server as an upstream"
             .to_owned();
     }
     let name = row.name;
@@ -243,29 +253,79 @@ fn stray(alias: &str, row: &GgufArchitecture, layers: usize) -> String {
     )
 }
 
+/// Reads the two lists of factors of LongRoPE. `None` if the class has none.
+fn long_factors(
+    tensors: &mut BTreeMap<String, (usize, Entry)>,
+    files: &[WeightFile],
+    name: &str,
+    row: &GgufArchitecture,
+) -> Result<Option<[Arc<[f32]>; 2]>, CheckpointError> {
+    if row.architecture != Architecture::Phi3 {
+        return Ok(None);
+    }
+    let [short, long] = names::LONG_FACTORS;
+    let mut read = |tensor: &str| {
+        let found = tensors.remove(tensor);
+        found.map(|(index, entry)| listed((files.get(index), name), (tensor, &entry), None)).transpose()
+    };
+    let missing = |tensor: &str, other: &str| {
+        Err(tensor_error(name, tensor, "presence", format!("is missing; \"{other}\" needs it")))
+    };
+    match (read(short)?, read(long)?) {
+        (Some(of_short), Some(of_long)) => Ok(Some([of_short, of_long])),
+        (None, None) => Ok(None),
+        (Some(_), None) => missing(long, short),
+        (None, Some(_)) => missing(short, long),
+    }
+}
+
 /// Reads the factors of the rotary frequencies. `None` if all are 1.
 fn factors(
-    file: Option<&WeightFile>,
-    name: &str,
+    (file, name): (Option<&WeightFile>, &str),
     entry: &Entry,
-    head_dim: usize,
+    (row, head_dim): (&GgufArchitecture, usize),
 ) -> Result<Option<Arc<[f32]>>, CheckpointError> {
+    let is_still = row.architecture == Architecture::Gemma4;
+    let most = if is_still { f64::from(STILL) } else { limits::MAX_ROPE_FACTOR };
+    let expected = Some((head_dim / 2, most));
+    let factors = listed((file, name), (names::ROPE_FACTORS, entry), expected)?;
+    // In Gemma 4, the first pairs turn as usual, and the others stay.
+    if is_still
+        && let Some(bad) =
+            factors.iter().skip_while(|factor| **factor == 1.0).find(|factor| **factor != STILL)
+    {
+        let file_name = file.map_or(name, |file| &file.name);
+        let problem = format!("has a factor of {bad}, expected 1 and then {STILL:e}");
+        return Err(tensor_error(file_name, names::ROPE_FACTORS, "values", problem));
+    }
+    Ok(factors.iter().any(|factor| *factor != 1.0).then_some(factors))
+}
+
+/// Reads a list of factors. `expected` are their number, and the largest one if it is not the usual.
+fn listed(
+    (file, name): (Option<&WeightFile>, &str),
+    (tensor, entry): (&str, &Entry),
+    expected: Option<(usize, f64)>,
+) -> Result<Arc<[f32]>, CheckpointError> {
     let file_name = file.map_or(name, |file| &file.name);
-    let refuse = |field, problem| Err(tensor_error(file_name, names::ROPE_FACTORS, field, problem));
-    if entry.kind.dtype() != Some(DType::F32) || entry.shape != [head_dim / 2] {
-        let problem =
-            format!("is {:?} of {}, expected [{}] of F32", entry.shape, entry.kind.name, head_dim / 2);
+    let refuse = |field, problem| Err(tensor_error(file_name, tensor, field, problem));
+    let length = expected.map(|(length, _)| length).or(entry.shape.first().copied()).unwrap_or(0);
+    if entry.kind.dtype() != Some(DType::F32) || entry.shape != [length] {
+        let problem = format!("is {:?} of {}, expected [{length}] of F32", entry.shape, entry.kind.name);
         return refuse("shape", problem);
     }
     let bytes = file.and_then(|file| file.contents.get(entry.range.clone())).unwrap_or_default();
     let factors: Arc<[f32]> =
         bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    let usable = 1.0 / limits::MAX_ROPE_FACTOR..=limits::MAX_ROPE_FACTOR;
-    if let Some(bad) = factors.iter().find(|factor| !usable.contains(&f64::from(**factor))) {
-        let problem = format!("has a factor of {bad}, expected {} to {}", usable.start(), usable.end());
-        return refuse("values", problem);
+    let most = expected.map_or(limits::MAX_ROPE_FACTOR, |(_, most)| most);
+    let usable = 1.0 / limits::MAX_ROPE_FACTOR..=most;
+    match factors.iter().find(|factor| !usable.contains(&f64::from(**factor))) {
+        None => Ok(factors),
+        Some(bad) => {
+            let problem = format!("has a factor of {bad}, expected {} to {}", usable.start(), usable.end());
+            refuse("values", problem)
+        }
     }
-    Ok(factors.iter().any(|factor| *factor != 1.0).then_some(factors))
 }
 
 /// A file name of the form `NAME-00001-of-00003.gguf`.

@@ -25,6 +25,9 @@ const LAYER: [(&str, &str); 11] = [
 /// Factors of the rotary frequencies. Hugging Face's checkpoints do not store them as a tensor.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
+/// The factors of LongRoPE: for contexts as long as in the pretraining, and for longer ones.
+pub(super) const LONG_FACTORS: [&str; 2] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+
 /// Returns Hugging Face's name for a tensor of a GGUF file. `None` for an unknown name.
 pub fn to_hugging_face(name: &str) -> Option<String> {
     if let Some((_, known)) = GLOBAL.iter().find(|(other, _)| *other == name) {

@@ -1,6 +1,8 @@
 //! The rotary embedding in the metadata of a GGUF file, as `rope_theta` and `rope_parameters` of a `config.json`. Must not
 //! know where factors of frequencies are stored.
 
+use std::sync::Arc;
+
 use crate::decoder::Architecture;
 use crate::error::{CheckpointError, shown};
 use crate::limits;
@@ -18,6 +20,7 @@ pub(super) const LOG_KEY: &str = "rope.scaling.yarn_log_multiplier";
 const PARAMETERS: &str = "rope_parameters";
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
+const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
 const ORIGINAL: &str = "rope.scaling.original_context_length";
 
 /// Sets the members of the rotary embedding.
@@ -25,7 +28,7 @@ pub(super) fn members(
     meta: Meta<'_>,
     row: &GgufArchitecture,
     members: &mut ConfigMembers<'_>,
-    head_dim: usize,
+    (head_dim, long_factors): (usize, &Option<[Arc<[f32]>; 2]>),
 ) -> Result<(), CheckpointError> {
     let key_of = |name: &str| format!("{}.{name}", row.name);
     let is_trained = || meta.flag(&key_of(mixers::TRAINED_KEY)).map(|trained| trained != Some(false));
@@ -47,6 +50,9 @@ pub(super) fn members(
         // Half an element more, so that the product with the width of a head is never below the number.
         let share = if width == head_dim { 1.0 } else { (width as f64 + 0.5) / head_dim as f64 };
         members.set("partial_rotary_factor", name, share.into());
+    }
+    if let Some(lists) = long_factors {
+        return long(meta, row, members, lists);
     }
     // Files from before `rope.scaling.type` have only `rope.scale_linear`.
     let old = meta.number_from(&key_of("rope.scale_linear"), 1.0, limits::MAX_ROPE_FACTOR)?;
@@ -77,6 +83,38 @@ pub(super) fn members(
     Ok(())
 }
 
+/// Sets the members of LongRoPE. `lists` are the factors for contexts as long as in the pretraining, and for longer ones.
+fn long(
+    meta: Meta<'_>,
+    row: &GgufArchitecture,
+    members: &mut ConfigMembers<'_>,
+    lists: &[Arc<[f32]>; 2],
+) -> Result<(), CheckpointError> {
+    let key_of = |name: &str| format!("{}.{name}", row.name);
+    if let Some(other) = meta.text(&key_of(TYPE))?.filter(|kind| *kind != "longrope") {
+        let found = format!("\"{}\"", shown(other));
+        return Err(meta.unsupported_as(&key_of(TYPE), found, "beside factors of LongRoPE, \"longrope\" is"));
+    }
+    let original = meta.required_count(&key_of(ORIGINAL), 2..=limits::MAX_POSITIONS)?;
+    let longest = meta.required_count(&key_of("context_length"), 1..=limits::MAX_POSITIONS)?;
+    let mut set = |member: &str, name: &str, value: serde_json::Value| {
+        members.set_inner(PARAMETERS, member, name, value);
+    };
+    set("rope_type", TYPE, "longrope".into());
+    set("original_max_position_embeddings", ORIGINAL, original.into());
+    for (member, list) in ["short_factor", "long_factor"].into_iter().zip(lists) {
+        set(member, "context_length", list.to_vec().into());
+    }
+    // The converter writes the factor that the class computes from the two contexts.
+    let scale = (longest as f64 / original as f64).max(1.0);
+    let usual = (1.0 + scale.ln() / (original as f64).ln()).sqrt();
+    let given = meta.number(&key_of(ATTENTION_FACTOR), 0.0, limits::MAX_ROPE_FACTOR)?;
+    if let Some(given) = given.filter(|given| (given - usual).abs() > 1e-5) {
+        set("attention_factor", ATTENTION_FACTOR, given.into());
+    }
+    Ok(())
+}
+
 fn yarn(
     meta: Meta<'_>,
     row: &GgufArchitecture,
@@ -86,8 +124,7 @@ fn yarn(
     let key_of = |name: &str| format!("{}.{name}", row.name);
     // YaRN's own factor on cos and sin is the same as none.
     let usual = 0.1 * factor.ln() + 1.0;
-    for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"]
-    {
+    for name in [ATTENTION_FACTOR, "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_ext_factor"] {
         let key = key_of(name);
         let is_neutral = |number: f64| {
             let is_usual = name.ends_with("yarn_attn_factor") && (number - usual).abs() < 1e-5;

@@ -6,7 +6,7 @@ use headrace_checkpoint::gguf::Numbers;
 use headrace_checkpoint::gguf::writer::Setting;
 use headrace_checkpoint::{Architecture, Checkpoint, DType};
 
-use crate::gguf::Small;
+use crate::gguf::{Small, model};
 
 /// The smallest model, as one of another architecture.
 fn small(architecture: &str) -> Small {
@@ -121,6 +121,46 @@ fn projections_are_found_fused_and_apart() {
 }
 
 #[test]
+fn layers_that_only_draft_tokens_are_skipped() {
+    let file = |layers: u32, drafts: u32, tensor: &str| {
+        let of_drafts = ["blk.1.attn_q.weight", "blk.1.nextn.eh_proj.weight", tensor];
+        let file = small("qwen2")
+            .set("qwen2.block_count", Setting::U32(layers))
+            .set("qwen2.nextn_predict_layers", Setting::U32(drafts));
+        let biases = [("q", 32), ("k", 32), ("v", 32)];
+        let file = biases.iter().fold(file, |file, (part, rows)| {
+            file.tensor(&format!("blk.0.attn_{part}.bias"), DType::F32, &[*rows])
+        });
+        of_drafts.iter().fold(file, |file, tensor| file.tensor(tensor, DType::BF16, &[8, 8]))
+    };
+    let checkpoint = file(2, 1, "blk.1.nextn.enorm.weight").open().unwrap();
+    assert_eq!(checkpoint.config().layers.len(), 1);
+    assert!(checkpoint.tensor_names().all(|name| !name.contains("blk.1") && !name.contains("layers.1")));
+    for (what, file, pieces) in [
+        ("beyond them", file(2, 1, "blk.2.nextn.enorm.weight"), ["blk.2.nextn.enorm.weight", "1 layers"]),
+        ("no other layer", file(2, 2, "blk.1.nextn.enorm.weight"), ["qwen2.nextn_predict_layers", "0 to 1"]),
+    ] {
+        let message = file.open().map(|_| ()).unwrap_err().to_string();
+        assert!(pieces.iter().all(|piece| message.contains(piece)), "{what}: {message:?}");
+    }
+}
+
+#[test]
+fn routers_choose_the_class_of_latent_attention() {
+    for (name, expected, key) in [
+        // This file has the projection from the latents in one tensor.
+        ("deepseek-v2-lite", Architecture::DeepseekV2, ("model.layers.0.self_attn.kv_b_proj.weight", None)),
+        ("deepseek-v3", Architecture::DeepseekV3, ("blk.0.attn_k_b.weight", Some(1))),
+    ] {
+        let checkpoint = Checkpoint::open(&model(&format!("gguf/{name}.gguf"))).unwrap();
+        assert_eq!(checkpoint.config().architecture, expected);
+        let MixerConfig::Latent(latent) = &checkpoint.config().layers[0].mixer else { panic!("no latents") };
+        let (tensor, head, _) = origin(&latent.key[1]);
+        assert_eq!((tensor, head), key);
+    }
+}
+
+#[test]
 fn refusals_name_the_key_or_tensor_of_the_file() {
     let number = |architecture: &str, key: &str, n| {
         small(architecture).set(&format!("{architecture}.{key}"), Setting::U32(n))
@@ -175,8 +215,13 @@ fn refusals_name_the_key_or_tensor_of_the_file() {
         ),
         (
             "long factors",
-            small("phi3").tensor("rope_factors_long.weight", DType::F32, &[8]),
+            small("qwen2").tensor("rope_factors_long.weight", DType::F32, &[8]),
             &["rope_factors_long.weight", "LongRoPE", "another server as an upstream"],
+        ),
+        (
+            "factors of 0",
+            small("phi3").tensor("rope_factors_long.weight", DType::F32, &[8]),
+            &["rope_factors_long.weight", "has a factor of 0"],
         ),
         (
             "norms of heads",
@@ -186,6 +231,37 @@ fn refusals_name_the_key_or_tensor_of_the_file() {
                 &[2, 16],
             ),
             &["blk.0.attn_q_norm.weight", "true is not supported"],
+        ),
+        (
+            "gating",
+            mixture("qwen3moe").set("qwen3moe.expert_gating_func", Setting::U32(2)),
+            &["qwen3moe.expert_gating_func", "2 is not supported", "1 is"],
+        ),
+        (
+            "gating of two classes",
+            mixture("deepseek2")
+                .set("deepseek2.expert_gating_func", Setting::U32(3))
+                .set("deepseek2.rope.dimension_count", Setting::U32(8)),
+            &["deepseek2.expert_gating_func", "3 is not supported", "1 and 2 are"],
+        ),
+        (
+            "latent heads",
+            mixture("deepseek2")
+                .set("deepseek2.attention.key_length", Setting::U32(8))
+                .set("deepseek2.attention.value_length", Setting::U32(8))
+                .set("deepseek2.rope.dimension_count", Setting::U32(8)),
+            &["deepseek2.attention.key_length_mla", "is 8, which is not above"],
+        ),
+        (
+            "heads of states",
+            number("qwen35", "ssm.time_step_rank", 3).set("qwen35.ssm.inner_size", Setting::U32(32)),
+            &["qwen35.ssm.inner_size", "ssm.time_step_rank 3 does not divide"],
+        ),
+        ("no heads of states", small("granitehybrid"), &["granitehybrid.ssm.time_step_rank", "is missing"]),
+        (
+            "pairs that turn otherwise",
+            small("gemma4").tensor("rope_freqs.weight", DType::F32, &[8]),
+            &["rope_freqs.weight", "has a factor of 0"],
         ),
         ("no epsilon", small("starcoder2"), &["starcoder2.attention.layer_norm_epsilon", "is missing"]),
         ("no norm", small("gemma2"), &["blk.0.post_attention_norm.weight", "is missing"]),

@@ -31,7 +31,8 @@ ARCHITECTURES = {
     "qwen3-next": "qwen3next", "lfm2": "lfm2", "lfm2-moe": "lfm2moe", "granite-hybrid": "granitehybrid",
     "granite-hybrid-dense": "granitehybrid", "nemotron-h": "nemotron_h", "nemotron-h-moe": "nemotron_h_moe",
     "deepseek-v2": "deepseek2", "deepseek-v2-lite": "deepseek2", "deepseek-v3": "deepseek2", "glm4-moe-lite": "deepseek2",
-    "glm4-moe": "glm4moe",
+    "glm4-moe": "glm4moe", "gemma4-moe": "gemma4", "gemma4-ple": "gemma4",
+    "phi3-longrope": "phi3",
 }
 # Files with the projection from the latents in one tensor, as the converter wrote it before April 2025.
 OLD_LATENTS = {"deepseek-v2-lite"}
@@ -268,6 +269,25 @@ def latents(config):
     return change
 
 
+def gemma4(name, stored):
+    """Gemma4Model.filter_tensors and modify_tensors."""
+    layer = re.search(r"layers\.(\d+)\.", name)
+    if name.endswith("router.scale"):
+        return [(f"blk.{layer[1]}.ffn_gate_inp.scale", stored)]
+    if name.endswith("per_expert_scale"):
+        return [(f"blk.{layer[1]}.ffn_down_exps.scale", stored)]
+    if name.endswith("layer_scalar") or ".experts." in name:
+        name += ".weight"
+    return [(name, stored)]
+
+
+def still_pairs(config):
+    """Gemma4Model.generate_extra_tensors."""
+    width = config["global_head_dim"]
+    turning = int(width * config["rope_parameters"]["full_attention"]["partial_rotary_factor"] / 2)
+    return np.array([1.0] * turning + [1e30] * (width // 2 - turning), np.float32)
+
+
 def changed(name, architecture, config, tensors):
     """The tensors as the converter's class changes them, some of them renamed."""
     heads = config.get("num_attention_heads") or config["n_head"]
@@ -306,6 +326,14 @@ def changed(name, architecture, config, tensors):
         tensors = renamed(tensors, granite_shared(config))
     if architecture == "deepseek2" and name not in OLD_LATENTS:
         tensors = renamed(tensors, latents(config))
+    if architecture == "phi3" and (config.get("rope_scaling") or {}).get("long_factor"):
+        # Phi3MiniModel.generate_extra_tensors.
+        for kind in ("long", "short"):
+            factors = np.array(config["rope_scaling"][f"{kind}_factor"], np.float32)
+            tensors[f"rope_factors_{kind}.weight"] = Stored(factors, False)
+    if architecture == "gemma4":
+        tensors = renamed(tensors, gemma4)
+        tensors["rope_freqs.weight"] = Stored(still_pairs(config), False)
     tensors = {name.replace("e_score_correction_bias", "e_score_correction.bias"): stored for name, stored in tensors.items()}
     return stacked(tensors)
 
@@ -315,6 +343,8 @@ def add_config(writer, name, architecture, config):
     def find(*members):
         return next((config[member] for member in members if config.get(member) is not None), None)
 
+    if architecture == "gemma4":
+        return add_gemma4(writer, config)
     heads, hidden = find("num_attention_heads", "n_head"), find("hidden_size", "n_embd")
     positions = find("max_position_embeddings", "n_positions")
     writer.add_context_length(positions)
@@ -413,10 +443,48 @@ def add_config(writer, name, architecture, config):
     if architecture in ("gemma2", "gemma3", "gpt-oss", "cohere2", "phi3") or name == "olmo3":
         writer.add_sliding_window(config.get("sliding_window") or 0)
     if architecture == "phi3":
-        writer.add_rope_scaling_orig_ctx_len(config["original_max_position_embeddings"])
+        original = config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        if rope.get("long_factor"):
+            writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(positions / original) / math.log(original)))
     if name == "olmo3":
         writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
     EXTRA.get(name, lambda writer, config: None)(writer, config)
+
+
+def add_gemma4(writer, config):
+    """Gemma4Model.set_gguf_parameters and what it inherits."""
+    windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+    readers, inner = config["num_kv_shared_layers"], config["intermediate_size"]
+    own = len(windows) - readers
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(len(windows))
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    rope = config["rope_parameters"]
+    writer.add_rope_freq_base(rope["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(windows)
+    writer.add_shared_kv_layers(readers)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"] or 0)
+    full, narrow = config["global_head_dim"], config["head_dim"]
+    writer.add_key_length(full)
+    writer.add_value_length(full)
+    writer.add_key_length_swa(narrow)
+    writer.add_value_length_swa(narrow)
+    writer.add_rope_dimension_count(full)
+    writer.add_rope_dimension_count_swa(narrow)
+    double = config["use_double_wide_mlp"]
+    writer.add_feed_forward_length([inner * (1 + (layer >= own)) for layer in range(len(windows))] if double else inner)
+    kv_heads, full_heads = config["num_key_value_heads"], config.get("num_global_key_value_heads")
+    writer.add_head_count_kv([kv_heads if window else full_heads for window in windows] if full_heads else kv_heads)
+    if config["enable_moe_block"]:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["top_k_experts"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
 
 
 def add_sizes(writer, name, architecture, config):
@@ -513,7 +581,7 @@ def convert(name):
         # The map of some classes has no output, because their published models have none of their own.
         known = {"lm_head.weight": "output.weight", "embed_out.weight": "output.weight"}
         kinds = (".weight", ".bias")
-        alias = tensor if tensor.startswith("blk.") else known.get(tensor) or names.get_name(tensor, kinds)
+        alias = tensor if tensor.startswith(("blk.", "rope_f")) else known.get(tensor) or names.get_name(tensor, kinds)
         alias = alias or dense.get_name(tensor, kinds)
         # The package's names of this class do not include those of draft layers, which newer converters write.
         draft = re.fullmatch(r"model\.layers\.(\d+)\.(eh_proj|enorm|hnorm|shared_head\.norm)\.weight", tensor)
