@@ -183,9 +183,7 @@ pub(super) fn read(
         (false, false) => row.architecture,
     };
     if Some(architecture) == row.with_softmax {
-        let has_groups = meta.count(&key(row, "expert_group_count"), 0..=usize::MAX)?.is_some_and(|n| n > 1);
-        let method = if has_groups { "group_limited_greedy" } else { "greedy" };
-        members.set("topk_method", "expert_group_count", method.into());
+        mixers::groups_of_softmax(meta, &mut members)?;
     }
     let config = families::read(architecture, members.values()).map_err(|error| members.by_key(error))?;
     completed(meta, row, config, (found, ids))

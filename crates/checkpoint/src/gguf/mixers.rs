@@ -13,6 +13,10 @@ use super::meta::Meta;
 const HEADS: &str = "ssm.time_step_rank";
 const INNER: &str = "ssm.inner_size";
 
+/// Experts of DeepSeek V2, V2.5 and Coder V2, and their groups: all, and those that take part.
+const LARGE_EXPERTS: usize = 160;
+const LARGE_GROUPS: (usize, usize) = (8, 3);
+
 /// The key that says whether Granite's models were trained with rotated heads.
 pub(super) const TRAINED_KEY: &str = "rope.scaling.finetuned";
 
@@ -86,5 +90,24 @@ pub(super) fn latent(
     members.set("qk_nope_head_dim", "attention.key_length_mla", plain.into());
     members.set("qk_rope_head_dim", "rope.dimension_count", rotary.into());
     members.set("v_head_dim", "attention.value_length_mla", value.into());
+    Ok(())
+}
+
+/// Sets how DeepSeek V2 chooses experts: from all, or from the best groups.
+pub(super) fn groups_of_softmax(
+    meta: Meta<'_>,
+    members: &mut ConfigMembers<'_>,
+) -> Result<(), CheckpointError> {
+    const GROUPS: &str = "expert_group_count";
+    let count = |name: &str| meta.count(&members.key(name), 0..=limits::MAX_EXPERTS);
+    let (groups, experts) = (count(GROUPS)?, count("expert_count")?);
+    // Files of the large models from before there were keys for groups. V2-Lite has fewer experts, and no groups.
+    if groups.is_none() && experts == Some(LARGE_EXPERTS) {
+        members.set("n_group", GROUPS, LARGE_GROUPS.0.into());
+        members.set("topk_group", GROUPS, LARGE_GROUPS.1.into());
+    }
+    let has_groups = groups.map_or(experts == Some(LARGE_EXPERTS), |groups| groups > 1);
+    let method = if has_groups { "group_limited_greedy" } else { "greedy" };
+    members.set("topk_method", GROUPS, method.into());
     Ok(())
 }

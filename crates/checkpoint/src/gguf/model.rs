@@ -203,6 +203,10 @@ fn weights(
             if alias.ends_with(".attn_rot_embd") || alias.ends_with(".rotary_emb.inv_freq") {
                 continue;
             }
+            // Some files have the projection from the latents twice: whole, and as its two parts, which are read.
+            if row.is_latent && alias.ends_with(".attn_kv_b.weight") {
+                continue;
+            }
             // Layers that only draft tokens follow the others. They change no output.
             if is_draft(&alias, &drafts) {
                 continue;

@@ -158,6 +158,113 @@ fn routers_choose_the_class_of_latent_attention() {
         let (tensor, head, _) = origin(&latent.key[1]);
         assert_eq!((tensor, head), key);
     }
+    // Some files have it twice.
+    let both = latents(64).tensor("blk.0.attn_k_b.weight", DType::BF16, &[2, 16, 8]);
+    let both = both.tensor("blk.0.attn_v_b.weight", DType::BF16, &[2, 8, 16]).open().unwrap();
+    assert!(both.tensor_names().all(|name| !name.contains("kv_b")));
+    assert_eq!(both.tensor("blk.0.attn_v_b.weight").unwrap().shape, [2, 8, 16]);
+}
+
+#[test]
+fn experts_may_have_projections_around_them() {
+    let numbers = [
+        ("ssm.conv_kernel", 4),
+        ("ssm.state_size", 8),
+        ("ssm.group_count", 1),
+        ("ssm.time_step_rank", 2),
+        ("ssm.inner_size", 16),
+        ("moe_latent_size", 16),
+        ("expert_feed_forward_length", 8),
+        ("expert_shared_feed_forward_length", 8),
+    ];
+    let file = numbers.iter().fold(mixture("nemotron_h_moe"), |file, (key, n)| {
+        file.set(&format!("nemotron_h_moe.{key}"), Setting::U32(*n))
+    });
+    let tensors: [(&str, &[usize]); 6] = [
+        ("ffn_latent_down", &[16, 32]),
+        ("ffn_latent_up", &[32, 16]),
+        ("ffn_up_exps", &[2, 8, 16]),
+        ("ffn_down_exps", &[2, 16, 8]),
+        ("ffn_up_shexp", &[8, 32]),
+        ("ffn_down_shexp", &[32, 8]),
+    ];
+    let file = tensors
+        .iter()
+        .fold(file, |file, (name, shape)| file.tensor(&format!("blk.0.{name}.weight"), DType::BF16, shape));
+    let mut file = file.tensor("blk.0.exp_probs_b.bias", DType::F32, &[2]);
+    file.tensors.retain(|(name, ..)| {
+        !["attn_q.", "attn_k.", "attn_v.", "attn_output.", "ffn_norm."].iter().any(|part| name.contains(part))
+    });
+    let checkpoint = file.open().unwrap();
+    let FeedForward::Experts(mixture) = &checkpoint.config().layers[0].feed else { panic!("no experts") };
+    let latent = mixture.latent.as_ref().unwrap();
+    for (linear, shape) in [(&latent.input, [16, 32]), (&latent.output, [32, 16])] {
+        assert_eq!((linear.outputs, linear.inputs), (shape[0], shape[1]));
+        assert_eq!(checkpoint.tensor(&linear.weight.tensor.name).unwrap().shape, shape);
+    }
+    assert_eq!(origin(&mixture.experts[1].up), ("blk.0.ffn_up_exps.weight", Some(1), RowPick::All));
+}
+
+/// The smallest model with latent attention, with so many experts in one layer.
+fn latents(experts: u32) -> Small {
+    let count = experts as usize;
+    let numbers = [
+        ("expert_count", experts),
+        ("expert_used_count", 1),
+        ("expert_feed_forward_length", 8),
+        ("attention.key_length", 16),
+        ("attention.value_length", 8),
+        ("attention.kv_lora_rank", 16),
+        ("rope.dimension_count", 8),
+    ];
+    let file = numbers
+        .iter()
+        .fold(mixture("deepseek2"), |file, (key, n)| file.set(&format!("deepseek2.{key}"), Setting::U32(*n)));
+    let tensors: [(&str, DType, &[usize]); 8] = [
+        ("attn_kv_a_mqa", DType::BF16, &[24, 32]),
+        ("attn_kv_a_norm", DType::F32, &[16]),
+        ("attn_kv_b", DType::BF16, &[32, 16]),
+        ("attn_output", DType::BF16, &[32, 16]),
+        ("ffn_gate_inp", DType::F32, &[count, 32]),
+        ("ffn_gate_exps", DType::BF16, &[count, 8, 32]),
+        ("ffn_up_exps", DType::BF16, &[count, 8, 32]),
+        ("ffn_down_exps", DType::BF16, &[count, 32, 8]),
+    ];
+    let mut file = tensors
+        .iter()
+        .fold(file, |file, (name, dtype, shape)| file.tensor(&format!("blk.0.{name}.weight"), *dtype, shape));
+    file.tensors.retain(|(name, ..)| !name.ends_with("attn_k.weight") && !name.ends_with("attn_v.weight"));
+    file
+}
+
+#[test]
+fn old_files_have_the_groups_of_their_model() {
+    let sigmoid = |file: Small| {
+        let count =
+            file.tensors.iter().find(|(name, ..)| name.ends_with("ffn_gate_inp.weight")).unwrap().2[0];
+        file.set("deepseek2.expert_gating_func", Setting::U32(2)).tensor(
+            "blk.0.exp_probs_b.bias",
+            DType::F32,
+            &[count],
+        )
+    };
+    let keyed = |file: Small| {
+        let file = file.set("deepseek2.expert_group_count", Setting::U32(4));
+        file.set("deepseek2.expert_group_used_count", Setting::U32(2))
+    };
+    for (what, file, expected) in [
+        ("V2-Lite", latents(64), None),
+        ("V2", latents(160), Some((8, 3, 1))),
+        ("V2 with keys", keyed(latents(160)), Some((4, 2, 1))),
+        ("V3", sigmoid(latents(256)), Some((8, 4, 2))),
+        ("Kimi K2", sigmoid(latents(384)), None),
+        ("Kimi K2 with keys", keyed(sigmoid(latents(384))), Some((4, 2, 2))),
+    ] {
+        let checkpoint = file.open().unwrap_or_else(|error| panic!("{what}: {error}"));
+        let FeedForward::Experts(mixture) = &checkpoint.config().layers[0].feed else { panic!("{what}") };
+        let groups = mixture.routing.groups.map(|groups| (groups.count, groups.kept, groups.best));
+        assert_eq!(groups, expected, "{what}");
+    }
 }
 
 #[test]
