@@ -21,7 +21,7 @@ pub use feed::{
 pub use latent::{LatentConfig, LatentQuery, ScoreGrowth};
 pub use layer::{AttentionConfig, LayerConfig, LayerRotary, MixerConfig, QueryGrowth};
 pub use norm::{HeadNorm, NormConfig, NormKind};
-pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, RateForm, ShortConvConfig};
+pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, RateForm, ShortConvConfig, ValueHeadOrder};
 pub(crate) use refused::reason as refusal_reason;
 pub use source::{LinearConfig, RotaryPairs, RowPick, RowSource, SizeField, TensorSpec};
 pub use tail::{LayerInputNetwork, LayerInputsConfig, LayerTail};

@@ -1,8 +1,6 @@
 //! Orders in which a file stores the rows or columns of a tensor, where they differ from those of Hugging Face's
 //! checkpoints, and the way back. Must not know files, or what a tensor is used for.
 
-use headrace_quant::dequantize_row;
-
 use crate::tensor::DType;
 
 /// An order of rows or columns.
@@ -47,24 +45,22 @@ impl StoredOrder {
         }
     }
 
-    /// The type of the elements after [`StoredOrder::restore`]. Columns of blocks that hold weights of two heads become
-    /// f32.
-    pub(crate) fn dtype(self, stored: DType) -> DType {
+    /// Whether elements of this type can be reordered as they are stored. Columns cannot if a block holds weights of two
+    /// heads.
+    pub(crate) fn keeps_type(self, stored: DType) -> bool {
         match (self, stored) {
-            (Self::TiledColumns(heads), DType::Block(kind))
-                if !heads.width.is_multiple_of(kind.block_weights())
-                    || !heads.first.is_multiple_of(kind.block_weights()) =>
-            {
-                DType::F32
+            (Self::TiledColumns(heads), DType::Block(kind)) => {
+                heads.width.is_multiple_of(kind.block_weights())
+                    && heads.first.is_multiple_of(kind.block_weights())
             }
-            _ => stored,
+            _ => true,
         }
     }
 
-    /// Returns the bytes of a tensor in the order of Hugging Face's checkpoints, of the type that
-    /// [`StoredOrder::dtype`] returns. `None` if the shape does not fit.
+    /// Returns the bytes of a tensor in the order of Hugging Face's checkpoints. `None` if the shape or the type does not
+    /// fit.
     pub(crate) fn restore(self, bytes: &[u8], stored: DType, shape: &[usize]) -> Option<Vec<u8>> {
-        if !self.fits(shape) {
+        if !self.fits(shape) || !self.keeps_type(stored) {
             return None;
         }
         let (rows, inner) = shape.split_first()?;
@@ -77,26 +73,14 @@ impl StoredOrder {
                 heads.restore(bytes, row_bytes, &mut out)?;
                 Some(out)
             }
-            Self::TiledColumns(heads) => match (stored, self.dtype(stored)) {
-                (DType::Block(kind), DType::F32) => {
-                    let mut values = vec![0.0; columns];
-                    let mut row_of_values = Vec::with_capacity(columns.checked_mul(4)?);
-                    let mut out = Vec::with_capacity(rows.checked_mul(columns)?.checked_mul(4)?);
-                    for row in bytes.chunks_exact(row_bytes.max(1)) {
-                        dequantize_row(kind, row, &mut values).ok()?;
-                        row_of_values.clear();
-                        row_of_values.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-                        heads.restore(&row_of_values, 4, &mut out)?;
-                    }
-                    Some(out)
-                }
-                (DType::Block(kind), _) => {
+            Self::TiledColumns(heads) => match stored {
+                DType::Block(kind) => {
                     let weights = kind.block_weights();
                     let blocks =
                         TiledHeads { first: heads.first / weights, width: heads.width / weights, ..heads };
                     restore_rows(bytes, row_bytes, blocks, stored.row_bytes(weights)?)
                 }
-                (dense, _) => restore_rows(bytes, row_bytes, heads, dense.row_bytes(1)?),
+                dense => restore_rows(bytes, row_bytes, heads, dense.row_bytes(1)?),
             },
         }
     }
@@ -187,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_move_whole_or_become_floats() {
+    fn blocks_move_whole_or_not_at_all() {
         // Heads of 32 columns: a block of Q8_0 is one head. A head of 16 is half a block.
         let values = |heads: &[u8], width: usize| {
             heads.iter().flat_map(|&head| vec![f32::from(head); width]).collect::<Vec<f32>>()
@@ -201,15 +185,8 @@ mod tests {
         let stored = DType::Block(BlockType::Q8_0);
         let (tiled, grouped) = ([127, 64, 32, 16], [127, 32, 64, 16]);
         let whole = order(32).restore(&block(&values(&tiled, 32)), stored, &[1, 128]).unwrap();
-        assert_eq!((order(32).dtype(stored), whole), (stored, block(&values(&grouped, 32))));
-        let floats = order(16).restore(&block(&values(&tiled, 16)), stored, &[1, 64]).unwrap();
-        let mut dequantized = vec![0.0; 64];
-        dequantize_row(BlockType::Q8_0, &block(&values(&tiled, 16)), &mut dequantized).unwrap();
-        let expected: Vec<f32> = [0, 2, 1, 3]
-            .into_iter()
-            .flat_map(|head| dequantized[16 * head..16 * head + 16].to_vec())
-            .collect();
-        let expected: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
-        assert_eq!((order(16).dtype(stored), floats), (DType::F32, expected));
+        assert_eq!(whole, block(&values(&grouped, 32)));
+        assert!(order(32).keeps_type(stored) && !order(16).keeps_type(stored));
+        assert_eq!(order(16).restore(&block(&values(&tiled, 16)), stored, &[1, 64]), None);
     }
 }

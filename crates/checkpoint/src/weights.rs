@@ -85,8 +85,7 @@ impl Weights {
         let restored = order.restore(bytes, dtype, &stored.shape).ok_or_else(|| {
             refuse(format!("{spelled} with shape {:?} has no rows and columns of whole heads", stored.shape))
         })?;
-        let (dtype, bytes) = (order.dtype(dtype), Cow::Owned(restored));
-        Ok(Tensor { name, dtype, shape: &stored.shape, bytes })
+        Ok(Tensor { name, dtype, shape: &stored.shape, bytes: Cow::Owned(restored) })
     }
 
     /// Returns one of the matrices that the tensor `name` stacks along its outermost dimension. Makes no other.
@@ -335,10 +334,9 @@ impl Weights {
 }
 
 impl Stored {
-    /// The type of the tensor's elements in the order of Hugging Face's checkpoints. `None` if it is not supported.
+    /// The type of the tensor's elements. `None` if it is not supported.
     fn dtype(&self) -> Option<DType> {
-        let dtype = self.element.1?;
-        Some(self.order.map_or(dtype, |order| order.dtype(dtype)))
+        self.element.1
     }
 
     /// The tensor's name in the file, for messages.

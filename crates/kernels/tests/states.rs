@@ -5,7 +5,7 @@
 
 use headrace_kernels::states::{StatePlan, StateShape, StateSpan, StateStore};
 use headrace_kernels::{
-    HeadRecurrence, Isa, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution,
+    HeadRecurrence, HeadSharing, Isa, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution,
 };
 use headrace_kv_layout::{BLOCK_TOKENS, StateCopy, StateSlots};
 use proptest::prelude::*;
@@ -37,7 +37,10 @@ fn sigmoid(x: f64) -> f64 {
 #[derive(Clone)]
 struct Case {
     shape: StateShape,
+    /// Number of heads that share a query and a key.
     sharing: usize,
+    /// Whether these are not neighbours.
+    is_strided: bool,
     is_delta: bool,
     length: usize,
     /// Rows of the convolution's inputs and of both its factors.
@@ -72,6 +75,7 @@ impl Case {
         Case {
             shape,
             sharing,
+            is_strided: false,
             is_delta,
             length,
             inputs: random(1, length * 3 * shape.channels),
@@ -116,7 +120,10 @@ impl Case {
             query: 0,
             key: self.keys(),
             value: 2 * self.keys(),
-            sharing: self.sharing,
+            sharing: match self.is_strided {
+                true => HeadSharing::Strided(heads / self.sharing),
+                false => HeadSharing::Runs(self.sharing),
+            },
             step: self.values() + heads,
             step_bias: &self.step_bias,
             rates: &self.rates,
@@ -166,7 +173,8 @@ impl Case {
         for row in 0..self.length {
             let (mixed, raw) = (self.rows(&self.mixed, row, 1), self.rows(&self.raw, row, 1));
             for (head, state) in states.iter_mut().enumerate() {
-                let shared = head / self.sharing * key_dim;
+                let keys = heads / self.sharing;
+                let shared = if self.is_strided { head % keys } else { head / self.sharing } * key_dim;
                 let (mut q, mut k) =
                     (wide(mixed, shared, key_dim), wide(mixed, self.keys() + shared, key_dim));
                 let v = wide(mixed, 2 * self.keys() + head * value_dim, value_dim);
@@ -318,10 +326,13 @@ fn outputs_are_close_to_a_reference_that_advances_token_by_token() {
         ] {
             for is_delta in [true, false] {
                 let case = Case::new(shape, sharing, is_delta, 70, 5);
-                let (convolved, recurred) = Machine::new(isa, 2, shape, 2).run(&case, &[70], false);
-                let what = format!("{shape:?} on {isa}, delta {is_delta}");
-                close(&what, &convolved, &case.convolved(), 1e-6);
-                close(&what, &recurred, &case.recurred(), 1e-5);
+                for is_strided in [false, true] {
+                    let case = Case { is_strided, ..case.clone() };
+                    let (convolved, recurred) = Machine::new(isa, 2, shape, 2).run(&case, &[70], false);
+                    let what = format!("{shape:?} on {isa}, delta {is_delta}, strided {is_strided}");
+                    close(&what, &convolved, &case.convolved(), 1e-6);
+                    close(&what, &recurred, &case.recurred(), 1e-5);
+                }
             }
         }
     }
@@ -441,7 +452,7 @@ fn shapes_that_do_not_fit_are_refused() {
     assert!(refused(recur(0, good, &mut out)), "that layer has no heads");
     assert!(refused(recur(2, good, &mut out)), "there is no such layer");
     assert!(refused(recur(1, good, &mut out[1..])));
-    assert!(refused(recur(1, HeadRecurrence { sharing: 0, ..good }, &mut out)));
+    assert!(refused(recur(1, HeadRecurrence { sharing: HeadSharing::Runs(0), ..good }, &mut out)));
     assert!(refused(recur(1, HeadRecurrence { value: 40, ..good }, &mut out)));
     assert!(refused(recur(1, HeadRecurrence { rates: &[], ..good }, &mut out)));
     let rule = RecurrenceRule::Sum { skips: &case.skips, steps: (1.0, f32::NAN) };

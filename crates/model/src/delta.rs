@@ -3,7 +3,7 @@
 
 use headrace_kernels::matrix::Matrix;
 use headrace_kernels::{
-    HeadRecurrence, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution, Write,
+    HeadRecurrence, HeadSharing, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution, Write,
 };
 
 use crate::scratch::room;
@@ -14,6 +14,8 @@ use crate::states::LayerState;
 pub(crate) struct DeltaWeights {
     pub(crate) key_heads: usize,
     pub(crate) value_heads: usize,
+    /// The value heads that share a query and a key.
+    pub(crate) sharing: HeadSharing,
     pub(crate) key_dim: usize,
     pub(crate) value_dim: usize,
     /// Queries, keys, values, gates, logits of β, step sizes: one below the other, `× hidden`.
@@ -66,7 +68,7 @@ impl DeltaWeights {
             query: 0,
             key: keys,
             value: 2 * keys,
-            sharing: self.value_heads / self.key_heads.max(1),
+            sharing: self.sharing,
             step: gate + values + self.value_heads,
             step_bias: &self.step_bias,
             rates: &self.rates,

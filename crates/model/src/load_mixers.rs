@@ -1,7 +1,7 @@
 //! Loads the weights of recurrent mixers. Must not know: how a step is computed.
 
 use headrace_checkpoint::decoder;
-use headrace_kernels::exp_f32;
+use headrace_kernels::{HeadSharing, exp_f32};
 
 use crate::delta::DeltaWeights;
 use crate::error::ModelError;
@@ -29,6 +29,12 @@ impl Loader<'_> {
         Ok(DeltaWeights {
             key_heads: config.key_heads,
             value_heads: config.value_heads,
+            sharing: match config.head_order {
+                decoder::ValueHeadOrder::Grouped => {
+                    HeadSharing::Runs(config.value_heads / config.key_heads.max(1))
+                }
+                decoder::ValueHeadOrder::Tiled => HeadSharing::Strided(config.key_heads),
+            },
             key_dim: config.key_dim,
             value_dim: config.value_dim,
             input: self.packed(&config.inputs(), Role::Inner)?,

@@ -2,7 +2,8 @@
 
 use headrace_kernels::matrix::Matrix;
 use headrace_kernels::{
-    GroupNorm, HeadRecurrence, KernelError, Kernels, ProjectedRows, RecurrenceRule, ShortConvolution, Write,
+    GroupNorm, HeadRecurrence, HeadSharing, KernelError, Kernels, ProjectedRows, RecurrenceRule,
+    ShortConvolution, Write,
 };
 
 use crate::scratch::room;
@@ -68,7 +69,7 @@ impl MambaWeights {
             query: inner + shared,
             key: inner,
             value: 0,
-            sharing: self.heads / self.groups.max(1),
+            sharing: HeadSharing::Runs(self.heads / self.groups.max(1)),
             step: inner + channels,
             step_bias: &self.step_bias,
             rates: &self.rates,

@@ -10,13 +10,14 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Checkpoint;
+use headrace_checkpoint::decoder::{LayerConfig, MixerConfig, ValueHeadOrder};
 use headrace_checkpoint::gguf::Header;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup, StateCopy, StateSlots};
 use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, weight_bytes};
-use headrace_quant::BlockType;
+use headrace_quant::{BlockType, dequantize_row, quantize_row};
 use serde::Deserialize;
 
 use crate::common::isas;
@@ -26,7 +27,7 @@ const TOLERANCE: f32 = 1e-3;
 /// A greedy choice may differ if the oracle's best two are closer than this.
 const CLOSE_GAP: f32 = 1e-4;
 
-const CHECKPOINTS: [&str; 69] = [
+const CHECKPOINTS: [&str; 70] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -269,7 +270,7 @@ fn check_case(what: &str, model: &mut Model, isa: Isa, case: &Case) {
 
 /// Models of [`CHECKPOINTS`] that are also in a GGUF file, as llama.cpp's converter writes it: with its names, fused,
 /// split and stacked tensors, and orders of rows.
-const GGUF_FILES: [&str; 48] = [
+const GGUF_FILES: [&str; 49] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -306,6 +307,7 @@ const GGUF_FILES: [&str; 48] = [
     "olmo3",
     "olmoe",
     "phi",
+    "phi3-longrope",
     "phi3-window",
     "qwen2",
     "qwen2-moe",
@@ -371,6 +373,68 @@ fn gguf_files_give_the_bits_of_the_same_weights_in_safetensors_if_both_are_quant
             } else {
                 same_bits(name, &ours.concat(), &theirs.concat());
             }
+        }
+    }
+}
+
+/// A block of Q8_0 is as wide as two heads here, as a block of a K-quant is in published models.
+#[test]
+fn columns_whose_blocks_span_two_heads_keep_the_order_of_the_file() {
+    const Q8_0: u32 = 8;
+    let mut dense = std::fs::read(data("gguf/qwen35.gguf")).unwrap();
+    let mut blocks_of = dense.clone();
+    let (header, mut changed) = (Header::parse("m.gguf", &dense).unwrap(), 0);
+    for (name, entry) in header.tensors.iter().filter(|(name, _)| name.ends_with("ssm_out.weight")) {
+        // Both files have the same values: one in Q8_0, the other in BF16, which holds them if scales are powers of two.
+        assert_eq!(entry.kind.name, "BF16");
+        let (columns, elements) = (entry.shape[1], entry.range.len() / 2);
+        let values: Vec<f32> = (0..elements).map(|at| ((at * 37 + at / 5) % 255) as f32 - 127.0).collect();
+        let mut quantized = Vec::new();
+        for row in values.chunks_exact(columns) {
+            let row: Vec<f32> = row
+                .chunks_exact(BlockType::Q8_0.block_weights())
+                .flat_map(|block| std::iter::once(127.0).chain(block[1..].iter().copied()))
+                .map(|value| value / 1024.0)
+                .collect();
+            let at = quantized.len();
+            quantized.resize(at + BlockType::Q8_0.row_bytes(columns).unwrap(), 0);
+            quantize_row(BlockType::Q8_0, &row, &mut quantized[at..]).unwrap();
+            let mut same = vec![0.0; columns];
+            dequantize_row(BlockType::Q8_0, &quantized[at..], &mut same).unwrap();
+            assert_eq!(same, row);
+            let start = entry.range.start + at / BlockType::Q8_0.row_bytes(columns).unwrap() * columns * 2;
+            for (to, value) in dense[start..].as_chunks_mut::<2>().0.iter_mut().zip(&row) {
+                *to = ((value.to_bits() >> 16) as u16).to_le_bytes();
+            }
+        }
+        blocks_of[entry.range.start..][..quantized.len()].copy_from_slice(&quantized);
+        // The number of the type follows the name, the number of dimensions, and two dimensions.
+        let at = blocks_of.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
+        let kind = at + name.len() + 4 + 2 * 8;
+        blocks_of[kind..kind + 4].copy_from_slice(&Q8_0.to_le_bytes());
+        changed += 1;
+    }
+    assert!(changed > 1);
+    let read = |bytes: Vec<u8>, order: ValueHeadOrder| {
+        let checkpoint = Checkpoint::from_files(vec![("m.gguf".to_owned(), Cow::Owned(bytes))]).unwrap();
+        let of = |layer: &LayerConfig| match &layer.mixer {
+            MixerConfig::Delta(delta) => Some(delta.head_order),
+            _ => None,
+        };
+        let orders: Vec<_> = checkpoint.config().layers.iter().filter_map(of).collect();
+        assert_eq!(orders, vec![order; changed]);
+        checkpoint
+    };
+    let tiled = read(blocks_of, ValueHeadOrder::Tiled);
+    let grouped = read(dense, ValueHeadOrder::Grouped);
+    let case = &expected::<Expected>(&data("qwen35")).cases[2];
+    for isa in isas() {
+        let [a, b] = [&tiled, &grouped].map(|checkpoint| {
+            let mut model = load(checkpoint, isa, 2);
+            all_rows(&mut model, &case.ids, usize::MAX, &blocks(case.ids.len(), 3)).concat()
+        });
+        for (a, b) in a.iter().zip(&b) {
+            close(&format!("on {isa}"), *a, *b);
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct DeltaConfig {
     pub key_heads: usize,
     /// Number of value heads.
     pub value_heads: usize,
+    /// The order of the value heads in every tensor.
+    pub head_order: ValueHeadOrder,
     /// Elements of a query or key.
     pub key_dim: usize,
     /// Elements of a value.
@@ -95,6 +97,15 @@ pub struct MambaConfig {
     pub norm: NormConfig,
     /// `hidden × heads·head_dim`.
     pub output: LinearConfig,
+}
+
+/// The order of value heads, of which several share a query and a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueHeadOrder {
+    /// The heads of each key are neighbours.
+    Grouped,
+    /// The first head of each key, then the second of each, and so on, as in GGUF files.
+    Tiled,
 }
 
 /// How a checkpoint stores the rates of decays.

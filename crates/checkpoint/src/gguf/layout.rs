@@ -12,6 +12,7 @@ use crate::decoder::{
     RotaryPairs, RowPick, RowSource, SharedExpert, SizeField, TensorSpec,
 };
 use crate::order::StoredOrder;
+use crate::tensor::DType;
 
 use super::architecture::GgufArchitecture;
 
@@ -32,6 +33,8 @@ pub(super) struct TensorLayout<'f> {
     row: &'static GgufArchitecture,
     /// Dimensions of a tensor of the file, outermost first.
     shape_of: &'f dyn Fn(&str) -> Option<&'f [usize]>,
+    /// Type of a tensor of the file. `None` if it is not there, or of a type that is not computed.
+    type_of: &'f dyn Fn(&str) -> Option<DType>,
     /// By the names in the file.
     claims: BTreeMap<String, ClaimedTensor>,
 }
@@ -42,8 +45,9 @@ impl<'f> TensorLayout<'f> {
         config: &mut ModelConfig,
         row: &'static GgufArchitecture,
         shape_of: &'f dyn Fn(&str) -> Option<&'f [usize]>,
+        type_of: &'f dyn Fn(&str) -> Option<DType>,
     ) -> BTreeMap<String, ClaimedTensor> {
-        let mut layout = Self { row, shape_of, claims: BTreeMap::new() };
+        let mut layout = Self { row, shape_of, type_of, claims: BTreeMap::new() };
         layout.keep(&config.embedding.words, "token_embd.weight");
         if let Some(positions) = &config.embedding.positions {
             layout.keep(positions, "position_embd.weight");

@@ -82,7 +82,8 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
     let words = tokenizer::read(meta, vocab_size)?;
     let generation = config::generation(meta, vocab_size, &words.eos)?;
     let mut config = config::read(meta, row, &found, (words.bos, words.eos))?;
-    let claims = TensorLayout::apply(&mut config, row, &shape_of);
+    let type_of = |tensor: &str| tensors.get(tensor).and_then(|(_, entry)| entry.kind.dtype());
+    let claims = TensorLayout::apply(&mut config, row, &shape_of, &type_of);
     let weights = weights(files, tensors, claims, (row, config::drafts(meta, row)?))?;
     Ok(Parts {
         format: Format::Gguf,

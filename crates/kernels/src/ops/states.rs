@@ -30,6 +30,36 @@ pub struct ShortConvolution<'a> {
     pub output_factor: Option<usize>,
 }
 
+/// Which heads share a query and a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HeadSharing {
+    /// Runs of this many neighbouring heads.
+    Runs(usize),
+    /// Heads whose numbers are equal modulo this number of keys.
+    Strided(usize),
+}
+
+impl HeadSharing {
+    /// Returns the number of the key of a head.
+    #[inline]
+    pub(crate) const fn key_of(self, head: usize) -> usize {
+        match self {
+            Self::Runs(heads) => head / heads,
+            Self::Strided(keys) => head % keys,
+        }
+    }
+
+    /// Returns the number of keys of `heads` heads. `None` if they do not share keys evenly.
+    const fn keys(self, heads: usize) -> Option<usize> {
+        match self {
+            Self::Runs(0) | Self::Strided(0) => None,
+            Self::Runs(each) if heads.is_multiple_of(each) => Some(heads / each),
+            Self::Strided(keys) if heads.is_multiple_of(keys) => Some(keys),
+            Self::Runs(_) | Self::Strided(_) => None,
+        }
+    }
+}
+
 /// A recurrence over matrices, one for each head.
 #[derive(Clone, Copy)]
 pub struct HeadRecurrence<'a> {
@@ -41,8 +71,8 @@ pub struct HeadRecurrence<'a> {
     pub key: usize,
     /// First element of the values.
     pub value: usize,
-    /// Heads that share a query and a key. Divides the heads.
-    pub sharing: usize,
+    /// The heads that share a query and a key.
+    pub sharing: HeadSharing,
     /// First of the step sizes in a row of projections, one for each head, before the addend and softplus.
     pub step: usize,
     /// For each head, the addend of the step size.
@@ -188,7 +218,7 @@ fn check(
 ) -> Result<(), KernelError> {
     let StateShape { heads, key_dim, value_dim, .. } = shape;
     let HeadRecurrence { rule, query, key, value, sharing, step, step_bias, rates } = *recurrence;
-    let keys = (heads / sharing.max(1)).saturating_mul(key_dim);
+    let keys = sharing.keys(heads).map(|keys| keys.saturating_mul(key_dim));
     let values = heads.saturating_mul(value_dim);
     let rule_fits = match rule {
         RecurrenceRule::Delta { beta, gate, norm, .. } => {
@@ -198,13 +228,11 @@ fn check(
         }
         RecurrenceRule::Sum { skips, steps: (least, most) } => skips.len() == heads && least <= most,
     };
-    let fits = heads.is_multiple_of(sharing)
-        && heads > 0
+    let fits = heads > 0
         && key_dim > 0
         && value_dim > 0
-        && [(query, keys), (key, keys), (value, values)]
-            .into_iter()
-            .all(|(first, width)| mixed.have(rows, first, width))
+        && keys.is_some_and(|keys| mixed.have(rows, query, keys) && mixed.have(rows, key, keys))
+        && mixed.have(rows, value, values)
         && projections.have(rows, step, heads)
         && step_bias.len() == heads
         && rates.len() == heads

@@ -12,6 +12,7 @@
 use headrace_kv_layout::BLOCK_TOKENS;
 
 use crate::math::{sigmoid_f32, softplus_f32};
+use crate::ops::HeadSharing;
 use crate::rows;
 use crate::shapes::LANES;
 use crate::simd::{self, Simd};
@@ -62,8 +63,8 @@ pub(crate) struct RecurrenceJob<'a> {
     pub(crate) query: usize,
     pub(crate) key: usize,
     pub(crate) value: usize,
-    /// Heads that share a query and a key.
-    pub(crate) sharing: usize,
+    /// The heads that share a query and a key.
+    pub(crate) sharing: HeadSharing,
     /// Rows of projections, `raw_stride` elements apart.
     pub(crate) raw: *const f32,
     pub(crate) raw_stride: usize,
@@ -215,7 +216,7 @@ unsafe fn compute_part<S: Tiles>(
         let first_query = if is_delta { part.count } else { 0 };
         for index in 0..part.count {
             let row = job.mixed.add((part.row + index) * job.mixed_stride);
-            let shared = head / job.sharing * key_dim;
+            let shared = job.sharing.key_of(head) * key_dim;
             let key = std::slice::from_raw_parts(row.add(job.key + shared), key_dim);
             let query = std::slice::from_raw_parts(row.add(job.query + shared), key_dim);
             let (key_factor, query_factor) = match is_delta {

@@ -6,7 +6,7 @@ use super::hybrid::{LayerKind, convolution, per_head, pre_norm_layer, taps, widt
 use super::moe::{self, ExpertFacts, experts, gated_shared};
 use crate::decoder::{
     Architecture, AttentionConfig, DeltaConfig, ExpertActivation, ExpertMixture, FeedActivation, FeedForward,
-    LinearConfig, MixerConfig, ModelConfig, RateForm, SizeField,
+    LinearConfig, MixerConfig, ModelConfig, RateForm, SizeField, ValueHeadOrder,
 };
 use crate::error::CheckpointError;
 use crate::fields::Fields;
@@ -189,6 +189,7 @@ impl DeltaFacts {
         MixerConfig::Delta(Box::new(DeltaConfig {
             key_heads: self.key_heads,
             value_heads: self.value_heads,
+            head_order: ValueHeadOrder::Grouped,
             key_dim: self.key_dim,
             value_dim: self.value_dim,
             query,

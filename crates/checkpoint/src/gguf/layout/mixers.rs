@@ -2,6 +2,7 @@
 
 use crate::decoder::{
     DeltaConfig, LatentConfig, LinearConfig, MambaConfig, RateForm, RowSource, ShortConvConfig, SizeField,
+    ValueHeadOrder,
 };
 use crate::order::{StoredOrder, TiledHeads};
 
@@ -63,12 +64,19 @@ impl TensorLayout<'_> {
         let (keys, width) = (delta.key_heads * delta.key_dim, delta.value_dim);
         let values = delta.value_heads * width;
         let (groups, each) = (delta.key_heads, delta.value_heads / delta.key_heads.max(1));
-        let tiled = |first, width| {
-            (self.row.is_tiled() && each > 1).then_some(TiledHeads { first, groups, each, width })
-        };
+        let columns = StoredOrder::TiledColumns(TiledHeads { first: 0, groups, each, width });
+        let is_tiled = self.row.is_tiled() && each > 1;
+        // If a block of the output's columns holds weights of two heads, all tensors keep the order of the file.
+        let restores =
+            (self.type_of)(&part("ssm_out.weight")).is_none_or(|stored| columns.keeps_type(stored));
+        if is_tiled && !restores {
+            delta.head_order = ValueHeadOrder::Tiled;
+        }
+        let tiled =
+            |first, width| (is_tiled && restores).then_some(TiledHeads { first, groups, each, width });
         let rows = |first, width| tiled(first, width).map(StoredOrder::TiledRows);
         let (of_channels, of_values, of_heads) = (rows(2 * keys, width), rows(0, width), rows(0, 1));
-        let columns = tiled(0, width).map(StoredOrder::TiledColumns);
+        let columns = (is_tiled && restores).then_some(columns);
         if self.row.is_tiled() {
             self.claim(part("attn_qkv.weight"), &delta.query.weight.tensor, of_channels);
             for (linear, name, order) in [
