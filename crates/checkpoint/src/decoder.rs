@@ -23,9 +23,12 @@ pub use layer::{AttentionConfig, LayerConfig, LayerRotary, MixerConfig, QueryGro
 pub use norm::{HeadNorm, NormConfig, NormKind};
 pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, RateForm, ShortConvConfig, ValueHeadOrder};
 pub(crate) use refused::reason as refusal_reason;
+pub(crate) use source::{ElementForm, PartSource};
 pub use source::{LinearConfig, RotaryPairs, RowPick, RowSource, SizeField, TensorSpec};
 pub use tail::{LayerInputNetwork, LayerInputsConfig, LayerTail};
 pub use uniform::UniformConfig;
+
+use std::collections::BTreeMap;
 
 use crate::rope::Rope;
 
@@ -112,18 +115,36 @@ impl ModelConfig {
 
     /// The tensors outside the layers, each once.
     pub(crate) fn global_tensors(&self) -> Vec<&TensorSpec> {
-        let mut list = vec![&self.embedding.words.tensor];
-        list.extend(self.embedding.positions.iter().map(|source| &source.tensor));
-        self.layer_inputs.iter().for_each(|inputs| inputs.each_tensor(&mut list));
-        self.final_norm.each_tensor(&mut list);
+        self.global_sources().into_iter().map(|part| &part.source.tensor).collect()
+    }
+
+    /// The sources of the parts outside the layers, in a fixed order.
+    fn global_sources(&self) -> Vec<PartSource<'_>> {
+        let mut list = vec![PartSource::plain(&self.embedding.words)];
+        list.extend(self.embedding.positions.iter().map(PartSource::plain));
+        self.layer_inputs.iter().for_each(|inputs| inputs.each_source(&mut list));
+        self.final_norm.each_source(&mut list);
         if let Some(linear) = &self.head.linear {
-            linear.each_tensor(&mut list);
+            linear.each_source(&mut list);
         }
         list
     }
 
+    /// The source of every part, in the order of [`ModelConfig::required`].
+    pub(crate) fn sources(&self) -> impl Iterator<Item = PartSource<'_>> {
+        self.global_sources().into_iter().chain(self.layers.iter().flat_map(LayerConfig::sources))
+    }
+
+    /// Names of the tensors that are factors of a norm, each with the value that changes nothing: 1, or 0 if the
+    /// checkpoint stores the factors less 1.
+    pub fn norm_weights(&self) -> BTreeMap<&str, f32> {
+        let norms = self.sources().filter(|part| part.is_norm);
+        let neutral = |part: &PartSource<'_>| if part.form == ElementForm::LessOne { 0.0 } else { 1.0 };
+        norms.map(|part| (part.source.tensor.name.as_str(), neutral(&part))).collect()
+    }
+
     /// All required tensors, each once. Those outside the layers come first, then layer by layer.
-    pub(crate) fn required(&self) -> impl Iterator<Item = &TensorSpec> {
+    pub fn required(&self) -> impl Iterator<Item = &TensorSpec> {
         self.global_tensors().into_iter().chain(self.layers.iter().flat_map(LayerConfig::tensors))
     }
 

@@ -2,7 +2,7 @@
 //! not know architectures.
 
 use super::norm::NormConfig;
-use super::source::{LinearConfig, RowSource, TensorSpec};
+use super::source::{LinearConfig, PartSource, RowSource};
 
 /// A feed-forward network.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,17 +20,17 @@ pub enum FeedForward {
 }
 
 impl FeedForward {
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
         match self {
             Self::Gated(feed) => {
-                [&feed.gate, &feed.up, &feed.down].into_iter().for_each(|linear| linear.each_tensor(list));
+                [&feed.gate, &feed.up, &feed.down].into_iter().for_each(|linear| linear.each_source(list));
             }
             Self::Plain(feed) => {
-                [&feed.up, &feed.down].into_iter().for_each(|linear| linear.each_tensor(list));
+                [&feed.up, &feed.down].into_iter().for_each(|linear| linear.each_source(list));
             }
-            Self::Experts(experts) => experts.each_tensor(list),
+            Self::Experts(experts) => experts.each_source(list),
             Self::None => {}
-            Self::Both(both) => both.each_tensor(list),
+            Self::Both(both) => both.each_source(list),
         }
     }
 
@@ -79,14 +79,14 @@ pub struct DenseAndExperts {
 }
 
 impl DenseAndExperts {
-    fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+    fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
         let Self { dense_out_norm, router_norm, expert_norm, expert_out_norm, .. } = self;
-        self.dense.each_tensor(list);
-        self.experts.each_tensor(list);
+        self.dense.each_source(list);
+        self.experts.each_source(list);
         [dense_out_norm, router_norm, expert_norm, expert_out_norm]
             .into_iter()
-            .for_each(|norm| norm.each_tensor(list));
-        list.push(&self.expert_scales.tensor);
+            .for_each(|norm| norm.each_source(list));
+        list.push(PartSource::plain(&self.expert_scales));
     }
 }
 
@@ -236,18 +236,18 @@ pub struct ExpertGroups {
 }
 
 impl ExpertMixture {
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        self.router.each_tensor(list);
-        list.extend(self.routing.bias.iter().map(|source| &source.tensor));
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        self.router.each_source(list);
+        list.extend(self.routing.bias.iter().map(PartSource::plain));
         if let Some(LatentProjection { input, output }) = &self.latent {
-            [input, output].into_iter().for_each(|linear| linear.each_tensor(list));
+            [input, output].into_iter().for_each(|linear| linear.each_source(list));
         }
         for ExpertConfig { gate, up, down } in &self.experts {
-            gate.iter().chain([up, down]).for_each(|linear| linear.each_tensor(list));
+            gate.iter().chain([up, down]).for_each(|linear| linear.each_source(list));
         }
         if let Some(SharedExpert { feed, gate }) = &self.shared {
-            feed.each_tensor(list);
-            gate.iter().for_each(|linear| linear.each_tensor(list));
+            feed.each_source(list);
+            gate.iter().for_each(|linear| linear.each_source(list));
         }
     }
 

@@ -2,7 +2,7 @@
 //! for each token. Must not know architectures, or in which order the products are computed.
 
 use super::norm::NormConfig;
-use super::source::{LinearConfig, TensorSpec};
+use super::source::{LinearConfig, PartSource};
 
 /// Attention over one compressed row for each token: its latent, and a rotated part of the keys that all heads share.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,15 +75,14 @@ impl LatentConfig {
         all
     }
 
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        self.latent_norm.each_tensor(list);
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        self.latent_norm.each_source(list);
         if let Some((_, norm)) = &self.query.compressed {
-            norm.each_tensor(list);
+            norm.each_source(list);
         }
-        // All heads are parts of one tensor, which the first of each names.
-        let heads = self.key.iter().take(1).chain(self.value.iter().take(1));
+        let heads = self.key.iter().chain(&self.value);
         let whole = [&self.latent, &self.key_rotary, &self.query.plain, &self.query.rotary, &self.output];
         let compressed = self.query.compressed.iter().map(|(linear, _)| linear);
-        whole.into_iter().chain(compressed).chain(heads).for_each(|linear| linear.each_tensor(list));
+        whole.into_iter().chain(compressed).chain(heads).for_each(|linear| linear.each_source(list));
     }
 }

@@ -5,7 +5,7 @@ use super::feed::FeedForward;
 use super::latent::LatentConfig;
 use super::norm::{HeadNorm, NormConfig};
 use super::recurrent::{DeltaConfig, MambaConfig, ShortConvConfig};
-use super::source::{LinearConfig, RowSource, TensorSpec};
+use super::source::{LinearConfig, PartSource, RowSource, TensorSpec};
 use super::tail::LayerTail;
 
 /// A layer: a mixer over positions, and a feed-forward network on each position.
@@ -138,21 +138,27 @@ pub struct QueryGrowth {
 impl LayerConfig {
     /// The tensors that the layer needs, each once.
     pub(crate) fn tensors(&self) -> Vec<&TensorSpec> {
+        let mut list = self.sources();
+        let mut seen = std::collections::BTreeSet::new();
+        list.retain(|part| seen.insert(part.source.tensor.name.as_str()));
+        list.into_iter().map(|part| &part.source.tensor).collect()
+    }
+
+    /// The sources of the layer's parts, in a fixed order.
+    pub(crate) fn sources(&self) -> Vec<PartSource<'_>> {
         let mut list = Vec::with_capacity(18);
         let norms = [&self.mixer_norm, &self.mixer_out_norm, &self.feed_norm, &self.feed_out_norm];
-        norms.into_iter().flatten().for_each(|norm| norm.each_tensor(&mut list));
+        norms.into_iter().flatten().for_each(|norm| norm.each_source(&mut list));
         match &self.mixer {
-            MixerConfig::Attention(attention) => attention.each_tensor(&mut list),
-            MixerConfig::Latent(latent) => latent.each_tensor(&mut list),
-            MixerConfig::ShortConv(mixer) => mixer.each_tensor(&mut list),
-            MixerConfig::Delta(mixer) => mixer.each_tensor(&mut list),
-            MixerConfig::Mamba(mixer) => mixer.each_tensor(&mut list),
+            MixerConfig::Attention(attention) => attention.each_source(&mut list),
+            MixerConfig::Latent(latent) => latent.each_source(&mut list),
+            MixerConfig::ShortConv(mixer) => mixer.each_source(&mut list),
+            MixerConfig::Delta(mixer) => mixer.each_source(&mut list),
+            MixerConfig::Mamba(mixer) => mixer.each_source(&mut list),
             MixerConfig::None => {}
         }
-        self.feed.each_tensor(&mut list);
-        self.tail.iter().for_each(|tail| tail.each_tensor(&mut list));
-        let mut seen = std::collections::BTreeSet::new();
-        list.retain(|tensor| seen.insert(tensor.name.as_str()));
+        self.feed.each_source(&mut list);
+        self.tail.iter().for_each(|tail| tail.each_source(&mut list));
         list
     }
 
@@ -162,9 +168,9 @@ impl LayerConfig {
         if let MixerConfig::Attention(attention) = &self.mixer
             && attention.kv_of.is_some()
         {
-            attention.each_kv_tensor(&mut list);
+            attention.each_kv_source(&mut list);
         }
-        list
+        list.into_iter().map(|part| &part.source.tensor).collect()
     }
 
     /// The dense layers, grouped as they are packed: those of one group have the same inputs and share one matrix.
@@ -185,23 +191,23 @@ impl AttentionConfig {
         }
     }
 
-    fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        self.query.each_tensor(list);
-        self.gate.iter().for_each(|gate| gate.each_tensor(list));
+    fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        self.query.each_source(list);
+        self.gate.iter().for_each(|gate| gate.each_source(list));
         if self.kv_of.is_none() {
-            self.each_kv_tensor(list);
+            self.each_kv_source(list);
         }
-        self.output.each_tensor(list);
-        self.query_norm.iter().for_each(|norm| norm.norm().each_tensor(list));
-        list.extend(self.sinks.iter().map(|source| &source.tensor));
+        self.output.each_source(list);
+        self.query_norm.iter().for_each(|norm| norm.norm().each_source(list));
+        list.extend(self.sinks.iter().map(PartSource::plain));
     }
 
     /// The tensors of keys and values.
-    fn each_kv_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        self.key.each_tensor(list);
-        self.value.each_tensor(list);
+    fn each_kv_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        self.key.each_source(list);
+        self.value.each_source(list);
         for norm in [&self.key_norm, &self.value_norm].into_iter().flatten() {
-            norm.norm().each_tensor(list);
+            norm.norm().each_source(list);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Norms of the residual stream, and of queries, keys and values: their options and the origin of their weights. Must not
 //! know where they are applied.
 
-use super::source::{RowSource, TensorSpec};
+use super::source::{ElementForm, PartSource, RowSource};
 
 /// The statistics that a norm divides by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,8 +30,10 @@ pub struct NormConfig {
 }
 
 impl NormConfig {
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        list.extend(self.weight.iter().chain(&self.bias).map(|source| &source.tensor));
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        let form = if self.plus_one { ElementForm::LessOne } else { ElementForm::Plain };
+        let weight = |source| PartSource { source, form, is_norm: true };
+        list.extend(self.weight.iter().map(weight).chain(self.bias.iter().map(PartSource::plain)));
     }
 }
 

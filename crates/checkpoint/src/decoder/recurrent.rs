@@ -2,7 +2,7 @@
 //! Must not know architectures.
 
 use super::norm::NormConfig;
-use super::source::{LinearConfig, RowSource, TensorSpec};
+use super::source::{ElementForm, LinearConfig, PartSource, RowSource};
 
 /// A depthwise causal convolution over the tokens of a sequence.
 #[derive(Debug, Clone, PartialEq)]
@@ -117,16 +117,26 @@ pub enum RateForm {
     Negative,
 }
 
+impl RateForm {
+    fn part(self, source: &RowSource) -> PartSource<'_> {
+        let form = match self {
+            Self::Logarithm => ElementForm::Logarithm,
+            Self::Negative => ElementForm::Negative,
+        };
+        PartSource { source, form, is_norm: false }
+    }
+}
+
 impl ConvolutionConfig {
-    fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        list.extend([&self.weight].into_iter().chain(&self.bias).map(|source| &source.tensor));
+    fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        list.extend([&self.weight].into_iter().chain(&self.bias).map(PartSource::plain));
     }
 }
 
 impl ShortConvConfig {
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        [&self.input, &self.output].into_iter().for_each(|linear| linear.each_tensor(list));
-        self.convolution.each_tensor(list);
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        [&self.input, &self.output].into_iter().for_each(|linear| linear.each_source(list));
+        self.convolution.each_source(list);
     }
 }
 
@@ -136,11 +146,11 @@ impl DeltaConfig {
         vec![&self.query, &self.key, &self.value, &self.gate, &self.beta, &self.step]
     }
 
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        self.inputs().into_iter().chain([&self.output]).for_each(|linear| linear.each_tensor(list));
-        self.convolution.each_tensor(list);
-        self.norm.each_tensor(list);
-        list.extend([&self.step_bias.tensor, &self.rates.tensor]);
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        self.inputs().into_iter().chain([&self.output]).for_each(|linear| linear.each_source(list));
+        self.convolution.each_source(list);
+        self.norm.each_source(list);
+        list.extend([PartSource::plain(&self.step_bias), self.rate_form.part(&self.rates)]);
     }
 }
 
@@ -150,10 +160,11 @@ impl MambaConfig {
         self.heads * self.head_dim
     }
 
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        [&self.input, &self.output].into_iter().for_each(|linear| linear.each_tensor(list));
-        self.convolution.each_tensor(list);
-        self.norm.each_tensor(list);
-        list.extend([&self.step_bias.tensor, &self.rates.tensor, &self.skips.tensor]);
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        [&self.input, &self.output].into_iter().for_each(|linear| linear.each_source(list));
+        self.convolution.each_source(list);
+        self.norm.each_source(list);
+        let [bias, skips] = [&self.step_bias, &self.skips].map(PartSource::plain);
+        list.extend([bias, self.rate_form.part(&self.rates), skips]);
     }
 }

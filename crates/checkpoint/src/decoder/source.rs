@@ -18,7 +18,9 @@ impl SizeField {
 }
 
 /// A tensor that must exist in the checkpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// Equal if names and shapes are. The fields are for messages only.
+#[derive(Debug, Clone)]
 pub struct TensorSpec {
     /// The name in Hugging Face's checkpoints.
     pub name: String,
@@ -27,6 +29,15 @@ pub struct TensorSpec {
     /// The fields of the configuration that give the dimensions, in the same order.
     pub fields: Vec<&'static str>,
 }
+
+impl PartialEq for TensorSpec {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { name, shape, fields: _ } = self;
+        *name == other.name && *shape == other.shape
+    }
+}
+
+impl Eq for TensorSpec {}
 
 impl TensorSpec {
     pub(crate) fn new(name: String, dimensions: &[SizeField]) -> Self {
@@ -102,6 +113,36 @@ pub struct RotaryPairs {
     pub rotated: usize,
 }
 
+/// A stored source of one part of a model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PartSource<'a> {
+    pub(crate) source: &'a RowSource,
+    /// What the checkpoint stores of each element.
+    pub(crate) form: ElementForm,
+    /// Whether the elements are the factors of a norm.
+    pub(crate) is_norm: bool,
+}
+
+impl<'a> PartSource<'a> {
+    /// A part that uses the elements as they are stored.
+    pub(crate) fn plain(source: &'a RowSource) -> Self {
+        Self { source, form: ElementForm::Plain, is_norm: false }
+    }
+}
+
+/// What a checkpoint stores of an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ElementForm {
+    /// The element.
+    Plain,
+    /// The element less 1.
+    LessOne,
+    /// The logarithm of the element.
+    Logarithm,
+    /// The element with a minus sign.
+    Negative,
+}
+
 impl RowSource {
     /// The whole tensor.
     pub(crate) fn whole(name: String, dimensions: &[SizeField]) -> Self {
@@ -149,8 +190,8 @@ impl LinearConfig {
         }
     }
 
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        list.push(&self.weight.tensor);
-        list.extend(self.bias.iter().map(|source| &source.tensor));
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        list.push(PartSource::plain(&self.weight));
+        list.extend(self.bias.iter().map(PartSource::plain));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::feed::FeedActivation;
 use super::norm::NormConfig;
-use super::source::{LinearConfig, RowSource, TensorSpec};
+use super::source::{LinearConfig, PartSource, RowSource};
 
 /// The last parts of a layer. Most models have none.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,20 +54,20 @@ impl LayerTail {
         self.input.iter().flat_map(|input| [vec![&input.gate], vec![&input.projection]]).collect()
     }
 
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
         if let Some(LayerInputNetwork { gate, projection, norm, .. }) = &self.input {
-            gate.each_tensor(list);
-            projection.each_tensor(list);
-            norm.each_tensor(list);
+            gate.each_source(list);
+            projection.each_source(list);
+            norm.each_source(list);
         }
-        list.push(&self.scale.tensor);
+        list.push(PartSource::plain(&self.scale));
     }
 }
 
 impl LayerInputsConfig {
-    pub(crate) fn each_tensor<'a>(&'a self, list: &mut Vec<&'a TensorSpec>) {
-        list.push(&self.words.tensor);
-        self.projection.each_tensor(list);
-        self.norm.each_tensor(list);
+    pub(crate) fn each_source<'a>(&'a self, list: &mut Vec<PartSource<'a>>) {
+        list.push(PartSource::plain(&self.words));
+        self.projection.each_source(list);
+        self.norm.each_source(list);
     }
 }
