@@ -5,6 +5,7 @@
 mod architecture;
 mod config;
 mod cursor;
+mod describe;
 mod gemma4;
 mod layout;
 mod members;
@@ -12,7 +13,9 @@ mod meta;
 mod mixers;
 pub(crate) mod model;
 mod names;
+mod origin;
 mod rotary;
+mod settings;
 mod tensor_type;
 mod tokenizer;
 mod value;
@@ -30,7 +33,9 @@ use crate::weights::tensor_error;
 
 pub(crate) use config::ARCHITECTURE_KEY;
 use cursor::Cursor;
-pub use names::{from_hugging_face, to_hugging_face};
+pub use describe::{FileDescription, describe};
+pub use names::to_hugging_face;
+pub use origin::{ElementChange, FileTensor, RowOrigin};
 pub use tensor_type::TensorType;
 pub use tokenizer::pre_tokenizers;
 pub use value::{NumberKind, Numbers, Texts, Value};

@@ -87,6 +87,14 @@ impl StoredOrder {
 }
 
 impl TiledHeads {
+    /// The row or column in the order of Hugging Face's checkpoints that is stored at `stored`.
+    pub(crate) fn original(self, stored: usize) -> usize {
+        let Some(place) = stored.checked_sub(self.first) else { return stored };
+        let (head, within) = (place / self.width.max(1), place % self.width.max(1));
+        let (member, group) = (head / self.groups.max(1), head % self.groups.max(1));
+        self.first + (group * self.each + member) * self.width + within
+    }
+
     /// Rows or columns of the whole.
     fn end(self) -> Option<usize> {
         self.groups.checked_mul(self.each)?.checked_mul(self.width)?.checked_add(self.first)

@@ -10,8 +10,10 @@ use super::architecture::{GgufArchitecture, RecurrentMembers, RecurrentSizes, Ro
 use super::members::ConfigMembers;
 use super::meta::Meta;
 
-const HEADS: &str = "ssm.time_step_rank";
-const INNER: &str = "ssm.inner_size";
+/// The key of the number of heads with a state.
+pub(super) const HEADS: &str = "ssm.time_step_rank";
+/// The key of the width of all heads with a state.
+pub(super) const INNER: &str = "ssm.inner_size";
 
 /// Experts of DeepSeek V2, V2.5 and Coder V2, and their groups: all, and those that take part.
 const LARGE_EXPERTS: usize = 160;

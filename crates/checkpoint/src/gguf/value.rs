@@ -260,6 +260,11 @@ impl Numbers {
         Self { kind: NumberKind::I32, bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect() }
     }
 
+    /// Creates a list of truth values.
+    pub fn of_bools(values: &[bool]) -> Self {
+        Self { kind: NumberKind::Bool, bytes: values.iter().map(|value| u8::from(*value)).collect() }
+    }
+
     pub(super) fn raw(&self) -> &[u8] {
         &self.bytes
     }

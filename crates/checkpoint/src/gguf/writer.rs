@@ -7,7 +7,7 @@ use std::io::Write;
 use crate::tensor::DType;
 
 use super::tensor_type::TensorType;
-use super::value::{ARRAY_TYPE, NumberKind, Numbers, TEXT_TYPE, Texts};
+use super::value::{ARRAY_TYPE, NumberKind, Numbers, TEXT_TYPE, Texts, Value};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT_BYTES, MAGIC};
 
 /// The GGUF version that is written.
@@ -197,6 +197,18 @@ impl<W: Write> Body<W> {
 }
 
 impl Setting {
+    /// The value as it is read.
+    pub fn value(&self) -> Value {
+        match self {
+            Self::U32(n) => Value::Integer(i128::from(*n)),
+            Self::F32(n) => Value::Float(f64::from(*n)),
+            Self::Bool(flag) => Value::Bool(*flag),
+            Self::Text(text) => Value::Text(text.clone()),
+            Self::Texts(texts) => Value::Texts(texts.clone()),
+            Self::Numbers(numbers) => Value::Numbers(numbers.clone()),
+        }
+    }
+
     fn write(&self, out: &mut Vec<u8>) {
         let mut typed = |id: u32, bytes: &[u8]| {
             out.extend_from_slice(&id.to_le_bytes());

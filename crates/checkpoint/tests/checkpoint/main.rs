@@ -13,6 +13,8 @@ mod gemma4;
 #[cfg(test)]
 mod gguf;
 #[cfg(test)]
+mod gguf_described;
+#[cfg(test)]
 mod gguf_families;
 #[cfg(test)]
 mod gguf_hostile;
