@@ -83,6 +83,9 @@ fn every_type_is_made_and_found() {
         assert_eq!(facts["parameters"], total);
         assert_eq!(facts["kv"][0]["type"], "f32");
         assert_eq!(facts["kv"][0]["bytes_per_token"], 2 * 2 * 2 * 64 * 4);
+        // The embedding is also the output projection, so that a token reads all matrices.
+        assert_eq!(facts["active_weight_bytes"], facts["weight_bytes"]);
+        assert_eq!(facts["kv"][0]["context_that_fits"], facts["context_length"]);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The stores of keys and values, and the memory of a model before it is loaded, so that a caller can size the KV pool.
 //! Must not know: how much memory the machine has.
 
-use headrace_checkpoint::decoder::{LayerConfig, MixerConfig, RowSource};
+use headrace_checkpoint::decoder::{FeedForward, LayerConfig, MixerConfig, RowSource};
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::KernelError;
 use headrace_kernels::attention::{KvShape, KvStore, KvType, KvValues};
@@ -172,7 +172,43 @@ pub(crate) fn block_bytes(config: &ModelConfig, kv: KvType, kept: KeptLayers, in
 /// # Errors
 /// Fails if a tensor is missing.
 pub fn weight_bytes(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Result<usize, ModelError> {
-    let config = checkpoint.config();
+    bytes_of(checkpoint.config(), checkpoint, quantize)
+}
+
+/// Bytes of the packed matrices that one token of decoding reads: of each mixture as many experts as a row passes, and
+/// one row of an embedding that is not also the output projection. Norms, biases and routers are not counted.
+///
+/// # Errors
+/// Fails if a tensor is missing.
+pub fn active_weight_bytes(
+    checkpoint: &Checkpoint,
+    quantize: Option<BlockType>,
+) -> Result<usize, ModelError> {
+    let mut config = checkpoint.config().clone();
+    if !config.is_tied() {
+        config.vocab_size = 1;
+    }
+    if let Some(rows) = config.layer_inputs.as_mut().and_then(|inputs| inputs.words.tensor.shape.first_mut())
+    {
+        *rows = 1;
+    }
+    for layer in &mut config.layers {
+        let experts = match &mut layer.feed {
+            FeedForward::Experts(experts) => experts,
+            FeedForward::Both(both) => &mut both.experts,
+            FeedForward::Gated(_) | FeedForward::Plain(_) | FeedForward::None => continue,
+        };
+        experts.experts.truncate(experts.chosen);
+    }
+    bytes_of(&config, checkpoint, quantize)
+}
+
+/// Bytes of the packed matrices of `config`, which calls for a part of the checkpoint.
+fn bytes_of(
+    config: &ModelConfig,
+    checkpoint: &Checkpoint,
+    quantize: Option<BlockType>,
+) -> Result<usize, ModelError> {
     let mut total = 0_usize;
     let mut add = |parts: &[(&RowSource, usize)], role: Role, k: usize| -> Result<(), ModelError> {
         let mut types = Vec::with_capacity(parts.len());

@@ -10,13 +10,13 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Checkpoint;
-use headrace_checkpoint::decoder::{LayerConfig, MixerConfig, ValueHeadOrder};
+use headrace_checkpoint::decoder::{FeedForward, LayerConfig, MixerConfig, ValueHeadOrder};
 use headrace_checkpoint::gguf::Header;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup, StateCopy, StateSlots};
-use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, weight_bytes};
+use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, active_weight_bytes, weight_bytes};
 use headrace_quant::{BlockType, dequantize_row, quantize_row};
 use serde::Deserialize;
 
@@ -498,6 +498,34 @@ fn quantized_checkpoints_hold_what_the_estimate_says() {
         let bits = (estimate - 2 * dense) as f64 * 8.0 / weights as f64;
         assert!(bits < most_bits, "{name}: {bits} bits a weight");
     }
+}
+
+/// A token reads all dense matrices, the chosen experts, and one row of an embedding of its own.
+#[test]
+fn a_token_reads_the_chosen_experts_only() {
+    for (name, quantize) in [("qwen3-tied", None), ("qwen3-tied", Some(BlockType::Q8_0)), ("lfm2", None)] {
+        let checkpoint = checkpoint(&data(name), "config.json");
+        let whole = weight_bytes(&checkpoint, quantize).unwrap();
+        assert_eq!(active_weight_bytes(&checkpoint, quantize).unwrap(), whole, "{name} {quantize:?}");
+    }
+    let checkpoint = checkpoint(&data("qwen3-moe"), "config.json");
+    let config = checkpoint.config();
+    assert!(!config.is_tied());
+    let unread: usize = (config.layers.iter())
+        .map(|layer| match &layer.feed {
+            FeedForward::Experts(experts) => {
+                // Weights of bf16, whose rows need no padding.
+                (experts.experts.len() - experts.chosen) * 3 * experts.inner * config.hidden_size * 2
+            }
+            other => panic!("{other:?}"),
+        })
+        .sum();
+    let (whole, active) =
+        (weight_bytes(&checkpoint, None).unwrap(), active_weight_bytes(&checkpoint, None).unwrap());
+    let embedding = whole - active - unread;
+    let rows = config.vocab_size * config.hidden_size * 2;
+    // One row takes the room of a panel.
+    assert!((rows - rows / 16..rows).contains(&embedding), "{embedding} of {rows}");
 }
 
 /// Experts keep the bits of their file, stacked or not. Their bits depend on neither chunks nor threads.

@@ -39,6 +39,8 @@ struct CheckpointFacts<'a> {
     types: BTreeMap<&'static str, (u64, u64, u64)>,
     /// Size of the weights in memory, in bytes.
     weights: u64,
+    /// Bytes of the weights that one token of decoding reads.
+    active: u64,
     /// Memory that this process may use, in bytes.
     memory: u64,
 }
@@ -59,6 +61,8 @@ impl<'a> CheckpointFacts<'a> {
     fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, ModelRefusal> {
         let words = words_of(checkpoint, None)?;
         let weights = headrace_model::weight_bytes(checkpoint, quantize).map_err(|error| unusable(&error))?;
+        let active =
+            headrace_model::active_weight_bytes(checkpoint, quantize).map_err(|error| unusable(&error))?;
         let mut types: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();
         for (_, kind, shape, bytes) in checkpoint.stored_tensors() {
             let sum = types.entry(kind).or_default();
@@ -71,6 +75,7 @@ impl<'a> CheckpointFacts<'a> {
             tokenizer_kind: tokenizer_kind(checkpoint.tokenizer_json()),
             types,
             weights: u64::try_from(weights).unwrap_or(u64::MAX),
+            active: u64::try_from(active).unwrap_or(u64::MAX),
             memory: machine::memory_bytes(),
         })
     }
@@ -129,6 +134,7 @@ impl<'a> CheckpointFacts<'a> {
             false => format!("{} for weights: more than there is", bytes(self.weights)),
         };
         lines.push(("memory", format!("{fits}, of {} here", bytes(self.memory))));
+        lines.push(("decode", format!("reads {} of weights for a token", bytes(self.active))));
         let mut text = format!("{}\n", path.display());
         for (name, value) in lines {
             text.push_str(&format!("  {name:<13}{value}\n"));
@@ -204,6 +210,7 @@ impl<'a> CheckpointFacts<'a> {
             "chat_template": self.checkpoint.chat_template().is_some(),
             "stored_bytes": self.checkpoint.weight_bytes(),
             "weight_bytes": self.weights,
+            "active_weight_bytes": self.active,
             "memory_bytes": self.memory,
             "kv_pool_bytes": self.pool(),
             "kv": self.kv().iter().map(KvFacts::json).collect::<Vec<_>>(),

@@ -92,6 +92,7 @@ impl KvFacts {
             "context_bytes": self.context_bytes(),
             "step_tokens": self.chunk,
             "tokens_that_fit": self.fitting,
+            "context_that_fits": self.fitting.min(self.max_positions),
         })
     }
 }
