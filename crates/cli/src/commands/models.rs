@@ -8,6 +8,8 @@ mod noise;
 mod perplexity;
 mod plan;
 mod quantized;
+#[cfg(test)]
+mod same_model;
 mod words;
 
 use std::process::ExitCode;

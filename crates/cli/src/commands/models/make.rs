@@ -1,14 +1,17 @@
 //! `headrace models make`: makes a checkpoint with random weights and a real shape, for measurements. Any engine that
 //! reads the format can load it. Its output is meaningless.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use headrace_checkpoint::DType;
+use headrace_checkpoint::decoder::TensorSpec;
 use headrace_checkpoint::gguf::writer::{Setting, WriteError, Writer};
-use headrace_checkpoint::gguf::{Numbers, from_hugging_face};
-use headrace_checkpoint::{Architecture, DType, ModelConfig, RopeScaling};
+use headrace_checkpoint::gguf::{ElementChange, FileDescription, Numbers, RowOrigin};
+use headrace_kernels::exp_f32;
 use headrace_quant::quantize_row;
 use headrace_server::machine;
 use headrace_terminal::output;
@@ -36,9 +39,9 @@ pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
     }
     plan.fallbacks.iter().for_each(|line| output::note(line));
     let words = VocabularyPlan::of_size(plan.config.vocab_size.min(MOST_WORDS));
-    match args.format.as_str() {
-        "gguf" => write_gguf(args, &plan, &words)?,
-        _ => write_directory(args, &plan, &words)?,
+    match &plan.description {
+        Some(description) => write_gguf(args, (&plan, description), &words)?,
+        None => write_directory(args, &plan, &words)?,
     }
     let weights: u64 = plan.tensors.iter().map(PlannedTensor::weights).sum();
     let bytes: u64 = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
@@ -97,65 +100,43 @@ impl Drop for UnfinishedFile {
     }
 }
 
-fn write_gguf(args: &MakeArgs, plan: &CheckpointPlan, words: &VocabularyPlan) -> Result<(), String> {
+fn write_gguf(
+    args: &MakeArgs,
+    (plan, description): (&CheckpointPlan, &FileDescription),
+    words: &VocabularyPlan,
+) -> Result<(), String> {
     let mut writer = Writer::new();
-    describe(&mut writer, args, &plan.config)?;
+    for (key, value) in [
+        ("general.type", Setting::Text("model".to_owned())),
+        ("general.name", Setting::Text(format!("random weights of seed {}", args.seed))),
+        ("general.quantization_version", Setting::U32(2)),
+        ("general.file_type", Setting::U32(file_type(&args.r#type))),
+    ] {
+        writer.set(key, value);
+    }
+    description.settings.iter().for_each(|(key, value)| writer.set(key, value.clone()));
     describe_words(&mut writer, words, plan.config.vocab_size);
-    let name_of =
-        |tensor: &PlannedTensor| from_hugging_face(&tensor.name).unwrap_or_else(|| tensor.name.clone());
+    let said = |error: WriteError| error.to_string();
+    if let Some((name, factors)) = &description.rope_factors {
+        writer.tensor(name, DType::F32, &[factors.len()]).map_err(said)?;
+    }
     for tensor in &plan.tensors {
-        writer.tensor(&name_of(tensor), tensor.dtype, &tensor.shape).map_err(|error| error.to_string())?;
+        writer.tensor(tensor.name(), tensor.dtype, tensor.shape()).map_err(said)?;
     }
     let (unfinished, file) = UnfinishedFile::create(&args.out)?;
     let failed = |error: WriteError| unfinished.failed(&error);
     let mut body = writer.begin(file).map_err(failed)?;
-    let head_dim = plan.config.uniform.as_ref().map_or(0, |uniform| uniform.head_dim);
-    let interleaved = (plan.config.architecture == Architecture::Llama).then_some(head_dim);
-    let mut maker = TensorMaker::new(args.seed, plan, interleaved, &format!("making {}", args.out.display()));
+    if let Some((_, factors)) = &description.rope_factors {
+        let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
+        body.tensor(&bytes).map_err(failed)?;
+    }
+    let mut maker = TensorMaker::new(args.seed, plan, &format!("making {}", args.out.display()));
     for tensor in &plan.tensors {
         body.tensor(&maker.bytes(tensor)?).map_err(failed)?;
     }
     body.finish().map_err(failed)?;
     maker.progress.end();
     unfinished.finish()
-}
-
-/// Writes the metadata of a GGUF file.
-fn describe(writer: &mut Writer, args: &MakeArgs, config: &ModelConfig) -> Result<(), String> {
-    let Some(config) = &config.uniform else {
-        let name = config.architecture.hf_name();
-        return Err(format!(
-            "{name} is made as --format safetensors only; GGUF files are made of Llama, Qwen2 and Qwen3"
-        ));
-    };
-    if config.rope.scaling != RopeScaling::None {
-        return Err("a GGUF file is made without RoPE scaling; remove it from the configuration".to_owned());
-    }
-    let architecture = config.architecture.gguf_name();
-    let mut set = |key: &str, value| writer.set(key, value);
-    set("general.architecture", Setting::Text(architecture.to_owned()));
-    set("general.type", Setting::Text("model".to_owned()));
-    set("general.name", Setting::Text(format!("random weights of seed {}", args.seed)));
-    set("general.quantization_version", Setting::U32(2));
-    set("general.file_type", Setting::U32(file_type(&args.r#type)));
-    for (key, number) in [
-        ("context_length", config.max_positions),
-        ("embedding_length", config.hidden_size),
-        ("block_count", config.layers),
-        ("feed_forward_length", config.intermediate_size),
-        ("attention.head_count", config.heads),
-        ("attention.head_count_kv", config.kv_heads),
-        ("attention.key_length", config.head_dim),
-        ("attention.value_length", config.head_dim),
-        ("rope.dimension_count", config.head_dim),
-        ("vocab_size", config.vocab_size),
-    ] {
-        // Cannot overflow: the limits of configurations are far below 2^32.
-        set(&format!("{architecture}.{key}"), Setting::U32(u32::try_from(number).unwrap_or(u32::MAX)));
-    }
-    set(&format!("{architecture}.attention.layer_norm_rms_epsilon"), Setting::F32(config.rms_norm_eps));
-    set(&format!("{architecture}.rope.freq_base"), Setting::F32(config.rope.theta as f32));
-    Ok(())
 }
 
 /// llama.cpp's number for a file that is mostly of this type.
@@ -235,8 +216,8 @@ fn write_safetensors(args: &MakeArgs, plan: &CheckpointPlan, path: &Path) -> Res
         let begin = end;
         end = end.saturating_add(tensor.bytes());
         let dtype = tensor.dtype.name().to_ascii_uppercase();
-        let entry = json!({"dtype": dtype, "shape": tensor.shape, "data_offsets": [begin, end]});
-        header.insert(tensor.name.clone(), entry);
+        let entry = json!({"dtype": dtype, "shape": tensor.shape(), "data_offsets": [begin, end]});
+        header.insert(tensor.name().to_owned(), entry);
     }
     let mut text = Value::Object(header).to_string();
     // The data begins at a multiple of eight, as in the format's own library.
@@ -245,7 +226,7 @@ fn write_safetensors(args: &MakeArgs, plan: &CheckpointPlan, path: &Path) -> Res
     let failed = |error: std::io::Error| unfinished.failed(&error);
     file.write_all(&(text.len() as u64).to_le_bytes()).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
-    let mut maker = TensorMaker::new(args.seed, plan, None, &format!("making {}", args.out.display()));
+    let mut maker = TensorMaker::new(args.seed, plan, &format!("making {}", args.out.display()));
     for tensor in &plan.tensors {
         file.write_all(&maker.bytes(tensor)?).map_err(failed)?;
     }
@@ -255,43 +236,34 @@ fn write_safetensors(args: &MakeArgs, plan: &CheckpointPlan, path: &Path) -> Res
 }
 
 /// Makes tensors one after the other, each on all processors.
-struct TensorMaker {
-    seed: u64,
-    /// The width of a head, if the halves of rotated heads must be interleaved.
-    interleaved: Option<usize>,
+struct TensorMaker<'p> {
+    noise: CheckpointNoise<'p>,
     progress: ProgressLine,
     done: u64,
     total: u64,
 }
 
-impl TensorMaker {
-    fn new(seed: u64, plan: &CheckpointPlan, interleaved: Option<usize>, what: &str) -> Self {
+impl<'p> TensorMaker<'p> {
+    fn new(seed: u64, plan: &'p CheckpointPlan, what: &str) -> Self {
         let total = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
-        Self { seed, interleaved, progress: ProgressLine::new(what), done: 0, total }
+        let noise = CheckpointNoise { seed, norms: plan.config.norm_weights() };
+        Self { noise, progress: ProgressLine::new(what), done: 0, total }
     }
 
     fn bytes(&mut self, tensor: &PlannedTensor) -> Result<Vec<u8>, String> {
         let (rows, k) = tensor.rows();
         let row_bytes =
-            tensor.dtype.row_bytes(k).ok_or_else(|| format!("{}: no whole blocks", tensor.name))?;
-        let rotated = [".q_proj.", ".k_proj."].iter().any(|part| tensor.name.contains(part));
-        let place = RowLayout { head: self.interleaved.filter(|_| rotated), vector: tensor.shape.len() == 1 };
-        let (mean, sigma) = match place.vector {
-            true if tensor.name.ends_with("norm.weight") => (1.0, 0.05),
-            true => (0.0, 0.02),
-            false => (0.0, 1.0 / (k as f32).sqrt()),
-        };
-        let noise = NoiseWeights::new(self.seed, &tensor.name, mean, sigma);
+            tensor.dtype.row_bytes(k).ok_or_else(|| format!("{}: no whole blocks", tensor.name()))?;
         let mut bytes = vec![0_u8; row_bytes.saturating_mul(rows)];
         let rows_a_piece = (PIECE_WEIGHTS / k.max(1)).max(1);
         let pieces = bytes.chunks_mut(rows_a_piece.saturating_mul(row_bytes).max(1)).enumerate();
         let shared = Mutex::new((pieces, Ok(())));
+        let noise = &self.noise;
         let (mut done, total, progress) = (self.done, self.total, &mut self.progress);
         let next = || shared.lock().unwrap_or_else(PoisonError::into_inner).0.next();
         let work = |mut after: Option<&mut dyn FnMut(usize)>| {
             while let Some((piece, out)) = next() {
-                let made = fill(noise, place, tensor.dtype, piece * rows_a_piece, k, row_bytes, out);
-                if let Err(why) = made {
+                if let Err(why) = noise.rows(tensor, piece * rows_a_piece, (k, row_bytes), out) {
                     shared.lock().unwrap_or_else(PoisonError::into_inner).1 = Err(why);
                     return;
                 }
@@ -315,50 +287,66 @@ impl TensorMaker {
     }
 }
 
-/// The order of a tensor's rows in the file.
-#[derive(Clone, Copy)]
-struct RowLayout {
-    head: Option<usize>,
-    vector: bool,
+/// The weights of a whole checkpoint, by Hugging Face's names and order.
+struct CheckpointNoise<'p> {
+    seed: u64,
+    /// The factors of norms, each with the value that changes nothing.
+    norms: BTreeMap<&'p str, f32>,
 }
 
-impl RowLayout {
-    /// Returns the row in Hugging Face's order that belongs at `row`. Neighbouring rows are half a head apart in that
-    /// order.
-    fn row(self, row: usize) -> usize {
-        match self.head {
-            Some(head) if head >= 2 && !self.vector => {
-                let (first, within) = (row - row % head, row % head);
-                first + within % 2 * (head / 2) + within / 2
-            }
-            _ => row,
-        }
+impl CheckpointNoise<'_> {
+    fn of(&self, tensor: &TensorSpec) -> NoiseWeights {
+        let name = tensor.name.as_str();
+        let (mean, sigma) = match (self.norms.get(name), &*tensor.shape) {
+            (Some(neutral), _) => (*neutral, 0.05),
+            (None, [_, .., k]) if !name.ends_with("bias") => (0.0, 1.0 / (*k as f32).sqrt()),
+            (None, _) => (0.0, 0.02),
+        };
+        NoiseWeights::new(self.seed, name, mean, sigma)
     }
-}
 
-/// Makes rows from `first` on, as many as `out` can hold.
-fn fill(
-    noise: NoiseWeights,
-    place: RowLayout,
-    dtype: DType,
-    first: usize,
-    k: usize,
-    row_bytes: usize,
-    out: &mut [u8],
-) -> Result<(), String> {
-    let mut weights = vec![0.0_f32; k];
-    for (index, row) in out.chunks_exact_mut(row_bytes.max(1)).enumerate() {
-        noise.fill(place.row(first + index), &mut weights);
-        if let (Some(head), true) = (place.head, place.vector) {
-            let all = RowLayout { head: Some(head), vector: false };
-            let plain = weights.clone();
-            for (at, weight) in weights.iter_mut().enumerate() {
-                *weight = plain.get(all.row(at)).copied().unwrap_or(0.0);
+    /// Makes rows from `first` on, of `k` weights and `row_bytes` bytes each, as many as `out` can hold.
+    fn rows(
+        &self,
+        tensor: &PlannedTensor,
+        first: usize,
+        (k, row_bytes): (usize, usize),
+        out: &mut [u8],
+    ) -> Result<(), String> {
+        let mut weights = vec![0.0_f32; k];
+        for (index, row) in out.chunks_exact_mut(row_bytes.max(1)).enumerate() {
+            let origin = tensor.origin(first + index);
+            self.row(
+                &origin.ok_or_else(|| format!("{}: a row without origin", tensor.name()))?,
+                &mut weights,
+            );
+            store(tensor.dtype, &weights, row)?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, origin: &RowOrigin<'_>, out: &mut [f32]) {
+        let noise = self.of(origin.tensor);
+        let width = origin.tensor.shape.last().copied().unwrap_or(1).max(1);
+        match origin.first_of_following() {
+            Some(first) if out.len() == width && first.is_multiple_of(width) => {
+                noise.fill(first / width, out);
+            }
+            _ => {
+                for (column, weight) in out.iter_mut().enumerate() {
+                    let at = origin.element(column);
+                    *weight = noise.element(at / width, at % width);
+                }
             }
         }
-        store(dtype, &weights, row)?;
+        match origin.change {
+            ElementChange::None => {}
+            ElementChange::PlusOne => out.iter_mut().for_each(|weight| *weight += 1.0),
+            ElementChange::NegativeExponential => {
+                out.iter_mut().for_each(|weight| *weight = -exp_f32(*weight))
+            }
+        }
     }
-    Ok(())
 }
 
 fn store(dtype: DType, weights: &[f32], out: &mut [u8]) -> Result<(), String> {

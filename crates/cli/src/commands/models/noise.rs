@@ -19,6 +19,15 @@ impl NoiseWeights {
         Self { state, mean, sigma }
     }
 
+    /// Returns one weight of row `row`.
+    pub(super) fn element(&self, row: usize, column: usize) -> f32 {
+        let start = mix(self.state ^ mix(row as u64 ^ STEP));
+        let steps = (column / 2) as u64 + 1;
+        let bits = mix(start.wrapping_add(STEP.wrapping_mul(steps)));
+        let half = if column.is_multiple_of(2) { bits as u32 } else { (bits >> 32) as u32 };
+        self.mean + self.sigma * normal(half)
+    }
+
     /// Writes the weights of row `row`.
     pub(super) fn fill(&self, row: usize, out: &mut [f32]) {
         let mut state = mix(self.state ^ mix(row as u64 ^ STEP));
@@ -108,6 +117,7 @@ mod tests {
         let mut again = vec![0.0; 10];
         noise.fill(3, &mut again);
         assert_eq!(again, row[..10]);
+        assert_eq!(again, std::array::from_fn::<f32, 10, _>(|column| noise.element(3, column)));
         for other in [NoiseWeights::new(8, "a", 1.0, 2.0), NoiseWeights::new(7, "b", 1.0, 2.0)] {
             let mut different = vec![0.0; 10];
             other.fill(3, &mut different);

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use headrace_checkpoint::decoder::TensorSpec;
+use headrace_checkpoint::gguf::{FileDescription, FileTensor, RowOrigin, describe};
 use headrace_checkpoint::{DType, ModelConfig};
 use serde_json::{Map, Value, json};
 
@@ -21,6 +23,8 @@ pub(super) struct CheckpointPlan {
     pub(super) config: ModelConfig,
     /// The members of its `config.json`.
     pub(super) members: Map<String, Value>,
+    /// What the file consists of, if it is a GGUF file.
+    pub(super) description: Option<FileDescription>,
     pub(super) tensors: Vec<PlannedTensor>,
     /// Requested types that did not fit, with their replacements.
     pub(super) fallbacks: Vec<String>,
@@ -28,19 +32,54 @@ pub(super) struct CheckpointPlan {
 
 /// A tensor to be made.
 pub(super) struct PlannedTensor {
-    /// The name in Hugging Face's checkpoints.
-    pub(super) name: String,
-    /// One or two dimensions, outermost first.
-    pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
+    rows: TensorRows,
+}
+
+/// Where the rows of a tensor come from.
+enum TensorRows {
+    /// It is a tensor of the Hugging Face checkpoint.
+    Checkpoint(TensorSpec),
+    /// It is a tensor of the GGUF file.
+    File(FileTensor),
 }
 
 impl PlannedTensor {
+    /// Its name in the file.
+    pub(super) fn name(&self) -> &str {
+        match &self.rows {
+            TensorRows::Checkpoint(tensor) => &tensor.name,
+            TensorRows::File(tensor) => &tensor.name,
+        }
+    }
+
+    /// Its dimensions in the file, outermost first.
+    pub(super) fn shape(&self) -> &[usize] {
+        match &self.rows {
+            TensorRows::Checkpoint(tensor) => &tensor.shape,
+            TensorRows::File(tensor) => &tensor.shape,
+        }
+    }
+
     /// Returns the number of rows, and their length.
     pub(super) fn rows(&self) -> (usize, usize) {
-        match *self.shape {
-            [rows, k] => (rows, k),
-            _ => (1, self.shape.first().copied().unwrap_or(0)),
+        match &self.rows {
+            TensorRows::Checkpoint(tensor) => {
+                let (inner, outer) = tensor.shape.split_last().unwrap_or((&0, &[]));
+                (outer.iter().product(), *inner)
+            }
+            TensorRows::File(tensor) => (tensor.rows(), tensor.row_elements),
+        }
+    }
+
+    /// Returns the elements of the checkpoint that a row holds.
+    pub(super) fn origin(&self, row: usize) -> Option<RowOrigin<'_>> {
+        match &self.rows {
+            TensorRows::Checkpoint(tensor) => {
+                let first = row.checked_mul(*tensor.shape.last()?)?;
+                Some(RowOrigin::following(tensor, first))
+            }
+            TensorRows::File(tensor) => tensor.origin(row),
         }
     }
 
@@ -63,14 +102,14 @@ impl CheckpointPlan {
             (Some(path), _) => read(path)?,
             (None, name) => named(name.as_deref().unwrap_or("tiny"))?,
         };
+        // The weights are made in the types of the arguments.
+        for key in ["quantization_config", "compression_config"] {
+            members.remove(key);
+        }
         let text = Value::Object(members.clone()).to_string();
         let config = ModelConfig::from_json(text.as_bytes()).map_err(|error| error.to_string())?;
         if config.vocab_size < LEAST {
             return Err(format!("a vocabulary of {} is too small: at least {LEAST}", config.vocab_size));
-        }
-        // The weights are made in the types of the arguments.
-        for key in ["quantization_config", "compression_config"] {
-            members.remove(key);
         }
         let end = config.vocab_size.min(MOST_WORDS) - 1;
         for (key, id) in [("bos_token_id", end - 2), ("eos_token_id", end)] {
@@ -78,23 +117,54 @@ impl CheckpointPlan {
         }
         let dtype = of_type(&args.r#type)?;
         let embedding = args.embedding_type.as_deref().map_or(Ok(dtype), of_type)?;
+        let types = PlannedTypes { dtype, embedding };
         let mut fallbacks = Vec::new();
         let mut tensors = Vec::new();
-        for (name, shape) in config.tensors() {
-            let wanted = match name.as_str() {
-                "model.embed_tokens.weight" | "lm_head.weight" => embedding,
-                _ => dtype,
-            };
-            let dtype = match *shape {
-                // Vectors are small, and every loader expects them exact. In a directory, all tensors have the same
-                // dense type.
-                [_] if args.format == "gguf" => DType::F32,
-                [_, k] => fitting(wanted, k, &mut fallbacks),
-                _ => dtype,
-            };
-            tensors.push(PlannedTensor { name, shape, dtype });
+        let mut description = None;
+        if args.format == "gguf" {
+            let mut described = describe(&config).map_err(|error| error.to_string())?;
+            for tensor in std::mem::take(&mut described.tensors) {
+                let dtype = types.of_file(&tensor, &mut fallbacks);
+                tensors.push(PlannedTensor { dtype, rows: TensorRows::File(tensor) });
+            }
+            description = Some(described);
+        } else {
+            for tensor in config.required() {
+                let dtype = if is_embedding(&config, &tensor.name) { embedding } else { dtype };
+                tensors.push(PlannedTensor { dtype, rows: TensorRows::Checkpoint(tensor.clone()) });
+            }
         }
-        Ok(Self { config, members, tensors, fallbacks })
+        Ok(Self { config, members, description, tensors, fallbacks })
+    }
+}
+
+fn is_embedding(config: &ModelConfig, name: &str) -> bool {
+    let output = config.head.linear.as_ref().map(|linear| &linear.weight);
+    [Some(&config.embedding.words), output].into_iter().flatten().any(|source| source.tensor.name == name)
+}
+
+/// Parts of tensor names of a GGUF file whose weights stay exact, as llama.cpp's converter keeps them.
+const EXACT: [&str; 5] = ["ffn_gate_inp", "_norm.", "position_embd", "ssm_conv1d", "shortconv.conv"];
+
+/// The types of the arguments.
+#[derive(Clone, Copy)]
+struct PlannedTypes {
+    dtype: DType,
+    embedding: DType,
+}
+
+impl PlannedTypes {
+    /// The type of a tensor of a GGUF file. Vectors are small, and every loader expects them exact.
+    fn of_file(self, tensor: &FileTensor, fallbacks: &mut Vec<String>) -> DType {
+        let is_vector = tensor.row_elements == 1 || tensor.shape.len() < 2;
+        if is_vector || EXACT.iter().any(|part| tensor.name.contains(part)) {
+            return DType::F32;
+        }
+        let wanted = match tensor.name.as_str() {
+            "token_embd.weight" | "output.weight" => self.embedding,
+            _ => self.dtype,
+        };
+        fitting(wanted, tensor.row_elements, fallbacks)
     }
 }
 
