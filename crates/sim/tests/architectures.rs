@@ -1,5 +1,5 @@
 //! Same bits, for every architecture. A seed chooses a checkpoint, its weights, keys and values, threads, chunks, room and
-//! company. Ids, log-probabilities and prompt scores of each job are those of the job alone. `HEADRACE_SEEDS=n` runs the
+//! company. Some checkpoints are made here, wide enough for blocks of 256 weights. Ids, log-probabilities and prompt scores of each job are those of the job alone. `HEADRACE_SEEDS=n` runs the
 //! seeds `0..n`. A failure prints its seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -7,6 +7,8 @@
 #[allow(dead_code, reason = "shared with the other test binary, which uses more of it")]
 #[path = "engine/support.rs"]
 mod support;
+#[path = "engine/wide.rs"]
+mod wide;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -74,6 +76,43 @@ fn open(dir: &Path) -> Option<Checkpoint> {
     Checkpoint::from_files(files).ok()
 }
 
+/// Where a checkpoint comes from.
+#[derive(Debug)]
+enum Source {
+    /// A directory that the model's tests have.
+    Directory(PathBuf),
+    /// It is made, from the configuration in that directory.
+    Wide(PathBuf),
+}
+
+impl Source {
+    fn dir(&self) -> &Path {
+        match self {
+            Self::Directory(dir) | Self::Wide(dir) => dir,
+        }
+    }
+
+    fn open(&self, seed: u64) -> Option<Checkpoint> {
+        match self {
+            Self::Directory(dir) => open(dir),
+            Self::Wide(dir) => Some(wide::checkpoint(dir, seed)),
+        }
+    }
+}
+
+/// All directories, and the configurations that are made wide.
+fn sources() -> Vec<Source> {
+    let all = checkpoints();
+    let wide = all.iter().filter(|dir| wide::NAMES.iter().any(|name| dir.ends_with(name)));
+    let wide: Vec<Source> = wide.cloned().map(Source::Wide).collect();
+    assert_eq!(wide.len(), wide::NAMES.len());
+    all.into_iter().map(Source::Directory).chain(wide).collect()
+}
+
+fn is_quantized(dir: &Path) -> bool {
+    ["fp8", "awq", "gptq", "w4a16", "mxfp4"].iter().any(|part| dir.to_string_lossy().contains(part))
+}
+
 /// What a seed chooses.
 #[derive(Debug)]
 struct Case {
@@ -87,10 +126,13 @@ struct Case {
 }
 
 impl Case {
-    fn of(rng: &mut Rng, is_quantized: bool) -> Self {
-        let quantize = match is_quantized {
-            true => None,
-            false => rng.pick(&[None, None, Some(BlockType::Q8_0), Some(BlockType::Q4_0)]),
+    fn of(rng: &mut Rng, source: &Source) -> Self {
+        let quantize = match source {
+            Source::Directory(dir) if is_quantized(dir) => None,
+            Source::Directory(_) => rng.pick(&[None, None, Some(BlockType::Q8_0), Some(BlockType::Q4_0)]),
+            Source::Wide(_) => {
+                rng.pick(&[Some(BlockType::Q4K), Some(BlockType::Q4K), Some(BlockType::Q6K), None])
+            }
         };
         Self {
             mode: rng.pick(&[ComputeMode::Exact, ComputeMode::Fast]),
@@ -170,22 +212,24 @@ fn jobs(rng: &mut Rng, vocab: usize) -> Vec<Job> {
 struct Seen {
     preempted: u64,
     cached: u64,
+    /// Whether weights were in Q4_K.
+    wide_blocks: u64,
 }
 
-fn run(seed: u64, dirs: &[PathBuf]) -> Option<Seen> {
+fn run(seed: u64, sources: &[Source]) -> Option<Seen> {
     let mut rng = Rng(seed);
     // Every checkpoint comes in turn.
-    let dir = &dirs[(seed % dirs.len() as u64) as usize];
-    let checkpoint = open(dir)?;
-    let is_quantized =
-        ["fp8", "awq", "gptq", "w4a16", "mxfp4"].iter().any(|part| dir.to_string_lossy().contains(part));
-    let case = Case::of(&mut rng, is_quantized);
-    let what = format!("seed {seed}: {} {case:?}", dir.file_name().unwrap().to_string_lossy());
+    let source = &sources[(seed % sources.len() as u64) as usize];
+    let checkpoint = source.open(seed)?;
+    let case = Case::of(&mut rng, source);
+    let is_wide = matches!(source, Source::Wide(_));
+    let name = source.dir().file_name().unwrap().to_string_lossy();
+    let what = format!("seed {seed}: {name}, wide {is_wide}, {case:?}");
     let jobs = jobs(&mut rng, checkpoint.config().vocab_size.min(180));
     let mut alone = bench(&checkpoint, &case, true);
     let expected: Vec<Answer> = jobs.iter().map(|job| alone.ask(job.clone()).0).collect();
     let mut crowded = bench(&checkpoint, &case, false);
-    let mut seen = Seen::default();
+    let mut seen = Seen { wide_blocks: u64::from(case.quantize == Some(BlockType::Q4K)), ..Seen::default() };
     for pass in ["cold", "warm"] {
         let mut readers: Vec<_> = jobs.iter().map(|job| crowded.submit(job.clone())).collect();
         crowded.run_unread(&mut readers);
@@ -204,18 +248,19 @@ fn run(seed: u64, dirs: &[PathBuf]) -> Option<Seen> {
 #[test]
 fn every_architecture_has_the_same_bits_in_any_company() {
     let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
-    let dirs = checkpoints();
-    let (next, preempted, cached, cases) =
-        (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let sources = sources();
+    let next = AtomicU64::new(0);
+    let [preempted, cached, wide, cases] = [const { AtomicU64::new(0) }; 4];
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds {
                 return;
             }
-            if let Some(seen) = run(seed, &dirs) {
+            if let Some(seen) = run(seed, &sources) {
                 preempted.fetch_add(seen.preempted, Ordering::Relaxed);
                 cached.fetch_add(seen.cached, Ordering::Relaxed);
+                wide.fetch_add(seen.wide_blocks, Ordering::Relaxed);
                 cases.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -224,10 +269,12 @@ fn every_architecture_has_the_same_bits_in_any_company() {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
-    let (cases, preempted, cached) = (cases.into_inner(), preempted.into_inner(), cached.into_inner());
+    let [preempted, cached, wide, cases] = [preempted, cached, wide, cases].map(AtomicU64::into_inner);
     println!(
-        "{cases} cases over {} checkpoints: {preempted} preemptions, {cached} cached tokens",
-        dirs.len()
+        "{cases} cases over {} checkpoints, {wide} in Q4_K: {preempted} preemptions, {cached} cached tokens",
+        sources.len()
     );
     assert!(cases > seeds / 2 && preempted > 0 && cached > 0);
+    // Wide checkpoints are the last in turn.
+    assert!(wide > 0 || seeds < sources.len() as u64);
 }
