@@ -19,6 +19,14 @@ impl ModelConfig {
         Self::read(&parse_object(CONFIG_FILE, bytes)?)
     }
 
+    /// Parses the members of a `config.json`, without reading them. Bare words `Infinity` become texts.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Json`] with the path of the faulty value.
+    pub fn members(bytes: &[u8]) -> Result<Map<String, Value>, CheckpointError> {
+        parse_object(CONFIG_FILE, bytes)
+    }
+
     /// Reads the members of a `config.json`.
     pub(crate) fn read(members: &Map<String, Value>) -> Result<Self, CheckpointError> {
         let name = class(&Fields::new(CONFIG_FILE, members))?;

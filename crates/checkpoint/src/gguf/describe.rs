@@ -50,7 +50,7 @@ pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError
     let fused = stored_shapes(config);
     let shape_of = |tensor: &str| fused.get(tensor).map(Vec::as_slice);
     let mut written = config.clone();
-    let claims = TensorLayout::apply(&mut written, row, &shape_of);
+    let claims = TensorLayout::apply(&mut written, row, &shape_of, &|_| None);
     let tensors = origin::tensors(config, &written, &claims)
         .map_err(|tensor| refused("architectures", architecture.hf_name(), &format!("a whole {tensor}")))?;
     check(row, &written, (&settings, &tensors), &rope_factors)?;
@@ -139,10 +139,12 @@ fn check(
         vocab_size: written.vocab_size,
         has: &|tensor| shape_of(tensor).is_some(),
         rope_factors: rope_factors.clone(),
+        long_factors: None,
+        input_words: shape_of("per_layer_token_embd.weight").and_then(|shape| shape.first().copied()),
     };
     let ids = (written.bos, written.eos.clone());
     let mut read = config::read(Meta::new("model.gguf", &metadata), row, &found, ids)?;
-    TensorLayout::apply(&mut read, row, &shape_of);
+    TensorLayout::apply(&mut read, row, &shape_of, &|_| None);
     let class = written.architecture.hf_name();
     let differs =
         |field: &str| Err(refused(field, class, "what its metadata can say, and it cannot say this"));

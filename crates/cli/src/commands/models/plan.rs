@@ -200,7 +200,7 @@ fn read(path: &Path) -> Result<Map<String, Value>, String> {
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
     // Check the file with the reader of configurations before its members are copied.
     ModelConfig::from_json(&bytes).map_err(|error| failed(error.to_string()))?;
-    serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
+    ModelConfig::members(&bytes).map_err(|error| failed(error.to_string()))
 }
 
 fn named(name: &str) -> Result<Map<String, Value>, String> {

@@ -38,9 +38,7 @@ fn data() -> PathBuf {
 
 /// The configuration in `dir` with other sizes. `None` if it is no decoder's.
 fn config(dir: &Path) -> Option<(Map<String, Value>, ModelConfig)> {
-    // Some configurations have numbers that are not JSON.
-    let mut members: Map<String, Value> =
-        serde_json::from_slice(&std::fs::read(dir.join("config.json")).ok()?).ok()?;
+    let mut members = ModelConfig::members(&std::fs::read(dir.join("config.json")).ok()?).unwrap();
     ModelConfig::from_json(&serde_json::to_vec(&members).unwrap()).ok()?;
     members.remove("quantization_config");
     let text = match members.get_mut("text_config") {
@@ -90,6 +88,7 @@ fn logits(checkpoint: &Checkpoint, quantize: Option<BlockType>) -> Vec<u32> {
         start: 0,
         tables: BlockTables::same(&tables),
         logits: LogitsWanted::Last,
+        long_context: model.shape().is_long(tokens.len()),
     };
     let mut out = Logits::default();
     model.step(&[chunk], &mut out).unwrap();
