@@ -6,6 +6,7 @@ mod architecture;
 mod config;
 mod cursor;
 mod describe;
+mod found;
 mod gemma4;
 mod layout;
 mod members;

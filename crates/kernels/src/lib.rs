@@ -63,8 +63,9 @@ pub use kernels::{KERNEL_VERSION, Kernels};
 pub use math::exp_f32;
 pub use mode::ComputeMode;
 pub use ops::{
-    GroupNorm, HeadColumns, HeadRecurrence, HeadRows, HeadSharing, ProjectedRows, Queries, RecurrenceRule,
-    RopeTable, ShortConvolution, Write,
+    GroupNorm, HeadColumns, HeadRecurrence, HeadRows, ProjectedRows, Queries, RecurrenceRule, RopeTable,
+    ShortConvolution, Write,
 };
 pub use rows::RowNorm;
+pub use states::HeadSharing;
 pub use vocab::{argmax, argmax_allowed, logsumexp};

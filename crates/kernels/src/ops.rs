@@ -9,4 +9,4 @@ mod states;
 pub use attention::Queries;
 pub use product::Write;
 pub use rows::{GroupNorm, HeadColumns, HeadRows, ProjectedRows, RopeTable};
-pub use states::{HeadRecurrence, HeadSharing, RecurrenceRule, ShortConvolution};
+pub use states::{HeadRecurrence, RecurrenceRule, ShortConvolution};

@@ -12,7 +12,9 @@ pub(crate) mod convolution;
 pub(crate) mod plan;
 mod product;
 pub(crate) mod recurrence;
+mod sharing;
 mod store;
 
 pub use plan::{StatePlan, StateSpan};
+pub use sharing::HeadSharing;
 pub use store::{StateShape, StateStore};

@@ -99,7 +99,7 @@ pub struct MambaConfig {
     pub output: LinearConfig,
 }
 
-/// The order of value heads, of which several share a query and a key.
+/// The order of value heads. Several of them share a query and a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueHeadOrder {
     /// The heads of each key are neighbours.

@@ -4,7 +4,8 @@
 
 use crate::decoder::Architecture;
 
-use super::gemma4::INPUT_KEY;
+/// The key of the width of each layer's own input.
+pub(super) const INPUT_KEY: &str = "embedding_length_per_layer_input";
 
 /// How files with one name in `general.architecture` are read.
 pub(super) struct GgufArchitecture {

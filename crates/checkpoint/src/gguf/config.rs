@@ -3,7 +3,6 @@
 //! tensors are.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use serde_json::Value as Json;
 
@@ -14,26 +13,13 @@ use crate::limits;
 use crate::rope::RopeScaling;
 
 use super::architecture::{ExpertMembers, GgufArchitecture, RotationRule, WindowRule, supported};
+use super::found::FoundTensors;
 use super::gemma4;
 use super::members::ConfigMembers;
 use super::meta::Meta;
 use super::mixers;
 use super::rotary;
 use super::value::Value;
-
-/// Facts that follow from the tensors and are not in the metadata.
-pub(super) struct Found<'a> {
-    /// Rows of the embedding.
-    pub(super) vocab_size: usize,
-    /// Whether the file has a tensor.
-    pub(super) has: &'a dyn Fn(&str) -> bool,
-    /// Factors of the rotary frequencies.
-    pub(super) rope_factors: Option<Arc<[f32]>>,
-    /// The two lists of factors of LongRoPE: for contexts as long as in the pretraining, and for longer ones.
-    pub(super) long_factors: Option<[Arc<[f32]>; 2]>,
-    /// Rows of the embedding of the layers' own inputs.
-    pub(super) input_words: Option<usize>,
-}
 
 /// The key of the architecture.
 pub(crate) const ARCHITECTURE_KEY: &str = "general.architecture";
@@ -140,7 +126,7 @@ pub(super) fn head_dim(meta: Meta<'_>, row: &GgufArchitecture) -> Result<usize, 
 pub(super) fn read(
     meta: Meta<'_>,
     row: &'static GgufArchitecture,
-    found: &Found<'_>,
+    found: &FoundTensors<'_>,
     ids: (Option<u32>, Vec<u32>),
 ) -> Result<ModelConfig, CheckpointError> {
     let (layers, head_dim) = (drafts(meta, row)?.start, head_dim(meta, row)?);
@@ -285,7 +271,7 @@ fn window(
             members.set("sliding_window", WINDOW, window);
         }
     }
-    if let Some(windowed) = windowed_layers(meta, &key_of(PATTERN), layers)? {
+    if let Some(windowed) = meta.windowed_layers(&key_of(PATTERN), layers)? {
         let has_full = windowed.contains(&false);
         match (row.window, meta.get(&key_of(PATTERN))) {
             (WindowRule::AllLayers, Some(value)) if is_reached && has_full => {
@@ -308,40 +294,12 @@ fn window(
     })
 }
 
-/// Reads which layers have a window: a list with an item for each, or how many layers there are from one without to the
-/// next.
-pub(super) fn windowed_layers(
-    meta: Meta<'_>,
-    key: &str,
-    layers: usize,
-) -> Result<Option<Vec<bool>>, CheckpointError> {
-    match meta.get(key) {
-        None => Ok(None),
-        Some(value @ Value::Numbers(numbers)) => {
-            let each = numbers.iter().map(|number| match number {
-                Value::Bool(is_window) => Some(is_window),
-                Value::Integer(0) => Some(false),
-                Value::Integer(1) => Some(true),
-                _ => None,
-            });
-            let each = each.collect::<Option<Vec<bool>>>().filter(|each| each.len() == layers);
-            let expected = || format!("a truth value for each of {layers} layers");
-            each.map(Some).ok_or_else(|| meta.wrong(key, value, &expected()))
-        }
-        Some(_) => {
-            let group = meta.required_count(key, 0..=limits::MAX_LAYERS)?;
-            let is_window = |index: usize| group == 0 || !(index + 1).is_multiple_of(group);
-            Ok(Some((0..layers).map(is_window).collect()))
-        }
-    }
-}
-
 /// Sets the sizes of the experts. Returns whether there are any.
 fn experts(
     meta: Meta<'_>,
     row: &GgufArchitecture,
     members: &mut ConfigMembers<'_>,
-    (layers, found): (usize, &Found<'_>),
+    (layers, found): (usize, &FoundTensors<'_>),
 ) -> Result<bool, CheckpointError> {
     const COUNT: &str = "expert_count";
     const USED: &str = "expert_used_count";
@@ -459,7 +417,7 @@ fn completed(
     meta: Meta<'_>,
     row: &GgufArchitecture,
     mut config: ModelConfig,
-    (found, (bos, eos)): (&Found<'_>, (Option<u32>, Vec<u32>)),
+    (found, (bos, eos)): (&FoundTensors<'_>, (Option<u32>, Vec<u32>)),
 ) -> Result<ModelConfig, CheckpointError> {
     if let Some(factors) = found.rope_factors.as_ref().filter(|_| row.architecture != Architecture::Gemma4) {
         let type_key = key(row, "rope.scaling.type");
@@ -573,7 +531,7 @@ mod tests {
             (Value::Text("3".to_owned()), None),
         ] {
             let values = BTreeMap::from([("k".to_owned(), value.clone())]);
-            let windowed = windowed_layers(Meta::new("m.gguf", &values), "k", 4);
+            let windowed = Meta::new("m.gguf", &values).windowed_layers("k", 4);
             assert_eq!(windowed.ok().flatten(), expected, "{value:?}");
         }
     }

@@ -10,12 +10,13 @@ use crate::error::CheckpointError;
 use crate::rope::{Rope, RopeScaling};
 
 use super::architecture::GgufArchitecture;
-use super::config::{self, Found};
+use super::config;
+use super::found::FoundTensors;
 use super::layout::TensorLayout;
 use super::meta::Meta;
 use super::names::ROPE_FACTORS;
 use super::origin::{self, FileTensor};
-use super::settings::{Settings, main_rotary};
+use super::settings::{FileSettings, main_rotary};
 use super::value::Value;
 use super::writer::Setting;
 
@@ -45,7 +46,7 @@ pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError
     };
     let main = main_rotary(config);
     let rope_factors = main.and_then(|rotary| factors(&rotary.rope, rotary.width));
-    let settings = Settings::of(row, config)
+    let settings = FileSettings::of(row, config)
         .ok_or_else(|| refused("architectures", architecture.hf_name(), "a model with attention"))?;
     let fused = stored_shapes(config);
     let shape_of = |tensor: &str| fused.get(tensor).map(Vec::as_slice);
@@ -135,7 +136,7 @@ fn check(
     let shape_of = |tensor: &str| shapes.get(tensor).copied();
     let rope_factors =
         rope_factors.as_ref().filter(|factors| factors.iter().any(|factor| *factor != 1.0)).cloned();
-    let found = Found {
+    let found = FoundTensors {
         vocab_size: written.vocab_size,
         has: &|tensor| shape_of(tensor).is_some(),
         rope_factors: rope_factors.clone(),

@@ -7,7 +7,8 @@ use crate::error::CheckpointError;
 use crate::limits;
 use crate::rope::DEFAULT_THETA;
 
-use super::config::Found;
+use super::architecture::INPUT_KEY;
+use super::found::FoundTensors;
 use super::members::ConfigMembers;
 use super::meta::Meta;
 
@@ -17,15 +18,13 @@ pub(super) const STILL: f32 = 1e30;
 /// Widths of heads: of the layers without a window, and of those with one.
 const FULL: &str = "attention.key_length";
 const IN_WINDOW: &str = "attention.key_length_swa";
-/// The key of the width of each layer's own input.
-pub(super) const INPUT_KEY: &str = "embedding_length_per_layer_input";
 
 /// Sets the members. `head_dim` is the width of heads without a window.
 pub(super) fn members(
     meta: Meta<'_>,
     members: &mut ConfigMembers<'_>,
     (layers, head_dim): (usize, usize),
-    found: &Found<'_>,
+    found: &FoundTensors<'_>,
 ) -> Result<(), CheckpointError> {
     let key = |members: &ConfigMembers<'_>, name: &str| members.key(name);
     let narrow = meta.count(&key(members, IN_WINDOW), 2..=limits::MAX_HEAD_DIM)?.unwrap_or(head_dim);
@@ -64,7 +63,7 @@ fn heads(meta: Meta<'_>, members: &mut ConfigMembers<'_>, layers: usize) -> Resu
     if let Some(last) = each.last() {
         members.set("num_global_key_value_heads", HEADS, (*last).into());
     }
-    let windows = super::config::windowed_layers(meta, &members.key(PATTERN), layers)?;
+    let windows = meta.windowed_layers(&members.key(PATTERN), layers)?;
     let first = windows.and_then(|windows| windows.iter().position(|is_window| *is_window));
     if let Some(in_window) = first.and_then(|index| each.get(index)) {
         members.set("num_key_value_heads", HEADS, (*in_window).into());
@@ -88,7 +87,7 @@ fn rotary(
     meta: Meta<'_>,
     members: &mut ConfigMembers<'_>,
     head_dim: usize,
-    found: &Found<'_>,
+    found: &FoundTensors<'_>,
 ) -> Result<(), CheckpointError> {
     const BASE: &str = "rope.freq_base";
     const BASE_IN_WINDOW: &str = "rope.freq_base_swa";

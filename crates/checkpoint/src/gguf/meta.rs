@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use crate::error::CheckpointError;
+use crate::limits;
 
 use super::value::{Texts, Value};
 
@@ -211,6 +212,34 @@ impl<'a> Meta<'a> {
             field: key.to_owned(),
             found,
             supported: supported.to_owned(),
+        }
+    }
+
+    /// Reads which layers have a window: a list with an item for each, or how many layers there are from one without to
+    /// the next.
+    pub(super) fn windowed_layers(
+        self,
+        key: &str,
+        layers: usize,
+    ) -> Result<Option<Vec<bool>>, CheckpointError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value @ Value::Numbers(numbers)) => {
+                let each = numbers.iter().map(|number| match number {
+                    Value::Bool(is_window) => Some(is_window),
+                    Value::Integer(0) => Some(false),
+                    Value::Integer(1) => Some(true),
+                    _ => None,
+                });
+                let each = each.collect::<Option<Vec<bool>>>().filter(|each| each.len() == layers);
+                let expected = || format!("a truth value for each of {layers} layers");
+                each.map(Some).ok_or_else(|| self.wrong(key, value, &expected()))
+            }
+            Some(_) => {
+                let group = self.required_count(key, 0..=limits::MAX_LAYERS)?;
+                let is_window = |index: usize| group == 0 || !(index + 1).is_multiple_of(group);
+                Ok(Some((0..layers).map(is_window).collect()))
+            }
         }
     }
 }

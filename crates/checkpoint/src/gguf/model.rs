@@ -17,7 +17,8 @@ use crate::tensor::DType;
 use crate::weights::{Stored, WeightFile, Weights, tensor_error};
 
 use super::architecture::GgufArchitecture;
-use super::config::{self, Found};
+use super::config;
+use super::found::FoundTensors;
 use super::gemma4::STILL;
 use super::layout::{ClaimedTensor, TensorLayout};
 use super::meta::Meta;
@@ -72,7 +73,7 @@ pub(crate) fn read(source: &mut Source, name: &str) -> Result<Parts, CheckpointE
         return Err(tensor_error(name, "token_embd.weight", "presence", problem));
     };
     let input_words = shape_of("per_layer_token_embd.weight").and_then(|shape| shape.first().copied());
-    let found = Found {
+    let found = FoundTensors {
         vocab_size,
         has: &|tensor| shape_of(tensor).is_some(),
         rope_factors,

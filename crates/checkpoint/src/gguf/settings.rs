@@ -14,13 +14,13 @@ use super::value::Numbers;
 use super::writer::Setting;
 
 /// The keys of a file, while they are collected.
-pub(super) struct Settings<'c> {
+pub(super) struct FileSettings<'c> {
     row: &'static GgufArchitecture,
     config: &'c ModelConfig,
     list: Vec<(String, Setting)>,
 }
 
-impl Settings<'_> {
+impl FileSettings<'_> {
     fn set(&mut self, name: &str, value: Setting) {
         self.list.push((format!("{}.{name}", self.row.name), value));
     }
@@ -36,7 +36,7 @@ impl Settings<'_> {
 
     /// Collects the keys of a model. `None` if it has no attention.
     pub(super) fn of(row: &'static GgufArchitecture, config: &ModelConfig) -> Option<Vec<(String, Setting)>> {
-        Settings { row, config, list: Vec::new() }.of_model()
+        FileSettings { row, config, list: Vec::new() }.of_model()
     }
 
     fn of_model(mut self) -> Option<Vec<(String, Setting)>> {

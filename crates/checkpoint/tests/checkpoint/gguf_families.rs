@@ -205,7 +205,7 @@ fn experts_may_have_projections_around_them() {
     assert_eq!(origin(&mixture.experts[1].up), ("blk.0.ffn_up_exps.weight", Some(1), RowPick::All));
 }
 
-/// The smallest model with latent attention, with so many experts in one layer.
+/// The smallest model with latent attention, with this many experts in one layer.
 fn latents(experts: u32) -> Small {
     let count = experts as usize;
     let numbers = [

@@ -12,12 +12,12 @@
 use headrace_kv_layout::BLOCK_TOKENS;
 
 use crate::math::{sigmoid_f32, softplus_f32};
-use crate::ops::HeadSharing;
 use crate::rows;
 use crate::shapes::LANES;
 use crate::simd::{self, Simd};
 use crate::states::plan::PlannedSpan;
 use crate::states::product::{StateProduct, multiply};
+use crate::states::sharing::HeadSharing;
 use crate::states::store::{HeadRows, StateShape, StateStore};
 use crate::tiles::Tiles;
 
