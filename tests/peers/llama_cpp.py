@@ -4,7 +4,8 @@
     cargo build --release
     python tests/peers/llama_cpp.py [--only NAME …] [--threads 2] [--models DIR]
 
-Makes the models it needs (`headrace models make`, random weights of real shapes) in DIR, about 5 GB for all of them. Each row is one
+Makes the models it needs (`headrace models make`, random weights of real shapes, of `tests/peers/shapes` too) in DIR, about 10 GB for
+all of them. Each row is one
 load on one model: what Headrace did, what llama.cpp did, and how many times better Headrace was. A rate is the median of calls
 where calls are alike. Nothing else should run on the machine; the order of the two alternates from row to row.
 """
@@ -23,6 +24,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SHAPES = Path(__file__).parent / "shapes"
 PEER = """
 import sys, time
 import xllamacpp
@@ -100,6 +102,20 @@ def rows():
     )
 
 
+def hybrid_rows():
+    """Models with recurrent layers, of the configurations in `shapes`."""
+    one = lambda r: rate_of_decode(r, 1)
+    eight = lambda r: rate_of_decode(r, 8)
+    first = lambda r: 512e3 / r["latency"]["from_sent"]["ttft_ms"]["p50"]
+    for shape in ("qwen3.5-4b", "qwen3.5-35b-a3b-8-layers"):
+        for name, slots, load, figure in (
+            ("decode", 1, ["--users", "1", "--requests", "3", *call(48, 32)], ("decode, 1 stream", "tokens/s", one, True)),
+            ("prefill", 1, ["--users", "1", "--requests", "3", *call(2, 512)], ("prefill 512", "tokens/s", first, True)),
+            ("batch 8", 8, ["--users", "8", "--requests", "16", *call(32, 16)], ("decode, batch 8", "tokens/s", eight, True)),
+        ):
+            yield f"{name} {shape}", (shape, "q4_k"), (1024, slots), load, [figure]
+
+
 def free_port():
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -152,13 +168,15 @@ def main():
     args.add_argument("--program", type=Path, default=ROOT / "target/release/headrace")
     args = args.parse_args()
     args.models.mkdir(parents=True, exist_ok=True)
-    print(f"{'':26} {'headrace':>10} {'llama.cpp':>10} {'':9} {'ratio':>6}")
-    for index, (name, (shape, kind), (context, slots), load, figures) in enumerate(rows()):
+    print(f"{'':34} {'headrace':>10} {'llama.cpp':>10} {'':9} {'ratio':>6}")
+    for index, (name, (shape, kind), (context, slots), load, figures) in enumerate([*rows(), *hybrid_rows()]):
         if args.only and not any(part in name for part in args.only):
             continue
         path = args.models / f"{shape}-{kind}.gguf"
         if not path.exists():
-            make = [args.program, "models", "make", "--shape", shape, "--format", "gguf", "--type", kind, path]
+            config = SHAPES / f"{shape}.json"
+            model = ["--config", config] if config.exists() else ["--shape", shape]
+            make = [args.program, "models", "make", *model, "--format", "gguf", "--type", kind, path]
             subprocess.run(make, check=True, capture_output=True)
         reports = {}
         for who in ("headrace", "llama.cpp") if index % 2 else ("llama.cpp", "headrace"):
@@ -179,7 +197,8 @@ def main():
             ours, theirs = read(reports["headrace"]), read(reports["llama.cpp"])
             ratio = ours / theirs if larger else theirs / ours
             label = f"{what}, {kind}" if shape == "1.04b" else what
-            print(f"{label:26} {ours:10.1f} {theirs:10.1f} {unit:9} {ratio:5.2f}×", flush=True)
+            label = name if (SHAPES / f"{shape}.json").exists() else label
+            print(f"{label:34} {ours:10.1f} {theirs:10.1f} {unit:9} {ratio:5.2f}×", flush=True)
 
 
 if __name__ == "__main__":
