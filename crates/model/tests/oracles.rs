@@ -14,6 +14,7 @@ use headrace_checkpoint::decoder::{FeedForward, LayerConfig, MixerConfig, ValueH
 use headrace_checkpoint::gguf::Header;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::matrix::{Matrix, WeightType};
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables, KvGroup, StateCopy, StateSlots};
 use headrace_model::{KvBlocks, KvGroups, LoadOptions, Model, active_weight_bytes, weight_bytes};
@@ -511,21 +512,21 @@ fn a_token_reads_the_chosen_experts_only() {
     let checkpoint = checkpoint(&data("qwen3-moe"), "config.json");
     let config = checkpoint.config();
     assert!(!config.is_tied());
+    let packed = |rows: usize, k: usize| Matrix::packed_bytes(&[(WeightType::Bf16, rows)], k);
+    let hidden = config.hidden_size;
     let unread: usize = (config.layers.iter())
         .map(|layer| match &layer.feed {
             FeedForward::Experts(experts) => {
-                // Weights of bf16, whose rows need no padding.
-                (experts.experts.len() - experts.chosen) * 3 * experts.inner * config.hidden_size * 2
+                let each = packed(2 * experts.inner, hidden) + packed(hidden, experts.inner);
+                (experts.experts.len() - experts.chosen) * each
             }
             other => panic!("{other:?}"),
         })
         .sum();
     let (whole, active) =
         (weight_bytes(&checkpoint, None).unwrap(), active_weight_bytes(&checkpoint, None).unwrap());
-    let embedding = whole - active - unread;
-    let rows = config.vocab_size * config.hidden_size * 2;
-    // One row takes the room of a panel.
-    assert!((rows - rows / 16..rows).contains(&embedding), "{embedding} of {rows}");
+    let embedding = packed(config.vocab_size, hidden) - packed(1, hidden);
+    assert_eq!(whole - active, unread + embedding);
 }
 
 /// Experts keep the bits of their file, stacked or not. Their bits depend on neither chunks nor threads.

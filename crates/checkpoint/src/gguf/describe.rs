@@ -38,6 +38,13 @@ pub struct FileDescription {
 /// what the model computes.
 pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError> {
     let architecture = config.architecture;
+    if architecture == Architecture::Gemma4 {
+        return Err(refused(
+            "architectures",
+            architecture.hf_name(),
+            "every class that is read but this one",
+        ));
+    }
     let has_experts = config.layers.iter().any(|layer| matches!(layer.feed, FeedForward::Experts(_)));
     let mut rows = architecture.gguf_names().filter_map(GgufArchitecture::named);
     let first = rows.next().filter(|_| architecture.is_read_from_gguf());
