@@ -4,7 +4,8 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheMiss, CacheSalt, MissReason, PrefixKeys};
+use headrace_domain::{CacheLife, CacheMiss, CachePin, CacheSalt, MissReason, PrefixKeys};
+use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout};
 use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 
 mod common;
@@ -174,4 +175,20 @@ fn keys_of_another_prompt_or_salt_are_passed_over() {
     }
     let right = SequenceSpec { keys: Some(PrefixKeys::of(&one.salt, &one.prompt)), ..one };
     assert_eq!(run(&mut s, &right).0, 96);
+}
+
+#[test]
+fn pins_are_reserved_for_the_blocks_that_a_window_keeps() {
+    let window = KvGroup::new(KvGroupKind::Window(40), 64, 1);
+    // Of ten pinned blocks, the query behind them sees the last three.
+    for (layout, expected) in
+        [(KvLayout::single(window), 3), (KvLayout::new(&[KvGroup::full(64, 1), window]), 10)]
+    {
+        let mut s = Scheduler::new(SchedulerConfig::default(), layout).unwrap();
+        let pins = [CachePin { tokens: 160, life: CacheLife::Hour }].into();
+        s.add(&SequenceSpec { pins, ..spec(1, &numbers(0, 200)) }, 0).unwrap();
+        let pinned = s.plan(0).started[0].pinned;
+        assert_eq!((pinned.blocks, pinned.beyond), ([0, expected], 0));
+        s.check_invariants().unwrap();
+    }
 }
