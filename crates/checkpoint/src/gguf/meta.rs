@@ -58,12 +58,10 @@ impl<'a> Meta<'a> {
     ) -> Result<Option<usize>, CheckpointError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let Value::Numbers(numbers) = value else { return self.count(key, range) };
-        let mut each = numbers.iter();
-        let first = each.next().ok_or_else(|| self.wrong(key, value, "a whole number for each layer"))?;
-        if each.any(|other| other != first) {
-            return Err(self.unsupported(key, value, "the same for every layer is"));
+        match self.same_count((key, value), numbers.iter(), &range, "the same for every layer is")? {
+            None => Err(self.wrong(key, value, "a whole number for each layer")),
+            number => Ok(number),
         }
-        self.counted(key, value, &first, &range).map(Some)
     }
 
     /// Reads a whole number in `range` for each of `layers`: a list, or one number for all.
@@ -96,12 +94,24 @@ impl<'a> Meta<'a> {
     ) -> Result<Option<usize>, CheckpointError> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let Value::Numbers(numbers) = value else { return self.count(key, range) };
-        let mut each = numbers.iter().filter(|number| number.integer() != Some(0));
-        let Some(first) = each.next() else { return Ok(Some(0)) };
-        if each.any(|other| other != first) {
-            return Err(self.unsupported(key, value, "the same for every layer that has it is"));
+        let each = numbers.iter().filter(|number| number.integer() != Some(0));
+        let supported = "the same for every layer that has it is";
+        Ok(Some(self.same_count((key, value), each, &range, supported)?.unwrap_or(0)))
+    }
+
+    /// Reads the number that all of `each` are. `None` if there are none.
+    fn same_count(
+        &self,
+        (key, value): (&str, &Value),
+        mut each: impl Iterator<Item = Value>,
+        range: &RangeInclusive<usize>,
+        supported: &str,
+    ) -> Result<Option<usize>, CheckpointError> {
+        let Some(first) = each.next() else { return Ok(None) };
+        match each.any(|other| other != first) {
+            true => Err(self.unsupported(key, value, supported)),
+            false => self.counted(key, value, &first, range).map(Some),
         }
-        self.counted(key, value, &first, &range).map(Some)
     }
 
     fn counted(

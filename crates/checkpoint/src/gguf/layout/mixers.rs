@@ -1,8 +1,8 @@
 //! Where the weights of latent attention and of recurrent mixers are in a GGUF file. Must not know how metadata is read.
 
 use crate::decoder::{
-    DeltaConfig, LatentConfig, LinearConfig, MambaConfig, RateForm, RowSource, ShortConvConfig, SizeField,
-    ValueHeadOrder,
+    ConvolutionConfig, DeltaConfig, LatentConfig, LinearConfig, MambaConfig, RateForm, RowSource,
+    ShortConvConfig, SizeField, ValueHeadOrder,
 };
 use crate::order::{StoredOrder, TiledHeads};
 
@@ -52,10 +52,7 @@ impl TensorLayout<'_> {
     pub(super) fn short_conv(&mut self, mixer: &mut ShortConvConfig, block: &str) {
         let part = |name: &str| format!("{block}.shortconv.{name}");
         self.linear(&mut mixer.input, &part("in_proj"), None);
-        self.keep(&mixer.convolution.weight, &part("conv.weight"));
-        if let Some(bias) = &mixer.convolution.bias {
-            self.keep(bias, &part("conv.bias"));
-        }
+        self.convolution(&mixer.convolution, &part("conv"));
         self.linear(&mut mixer.output, &part("out_proj"), None);
     }
 
@@ -112,10 +109,7 @@ impl TensorLayout<'_> {
     pub(super) fn mamba(&mut self, mamba: &mut MambaConfig, block: &str) {
         let part = |name: &str| format!("{block}.{name}");
         self.linear(&mut mamba.input, &part("ssm_in"), None);
-        self.keep(&mamba.convolution.weight, &part("ssm_conv1d.weight"));
-        if let Some(bias) = &mamba.convolution.bias {
-            self.keep(bias, &part("ssm_conv1d.bias"));
-        }
+        self.convolution(&mamba.convolution, &part("ssm_conv1d"));
         self.keep(&mamba.step_bias, &part("ssm_dt.bias"));
         self.keep(&mamba.rates, &part("ssm_a"));
         mamba.rate_form = RateForm::Negative;
@@ -126,6 +120,13 @@ impl TensorLayout<'_> {
             claim.stored_shape = Some(vec![mamba.groups, mamba.inner() / mamba.groups.max(1)]);
         }
         self.linear(&mut mamba.output, &part("ssm_out"), None);
+    }
+
+    fn convolution(&mut self, convolution: &ConvolutionConfig, part: &str) {
+        self.keep(&convolution.weight, &format!("{part}.weight"));
+        if let Some(bias) = &convolution.bias {
+            self.keep(bias, &format!("{part}.bias"));
+        }
     }
 
     /// Dense layers whose rows are picked from one tensor in both formats.
