@@ -117,7 +117,7 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Lo
     register_cache_groups(metrics, name, engine);
 }
 
-/// Registers the blocks of the cache groups that the general figures do not count.
+/// Registers the blocks of the cache groups that the general figures do not count. 0 if the model has no such layers.
 fn register_cache_groups(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEngine>) {
     type Group = fn(&LoadReport) -> Option<GroupBlocks>;
     type Read = fn(&GroupBlocks) -> u32;
@@ -135,10 +135,8 @@ fn register_cache_groups(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEn
             |blocks| blocks.cached,
         ),
     ];
+    // Groups that the model does not have are registered too, because they replace those of a former engine.
     for (group, of) in groups {
-        if of(&engine.load()).is_none() {
-            continue;
-        }
         for (metric, help, read) in counts {
             let engine = Arc::clone(engine);
             let labels = [("model", name), ("group", group)];
