@@ -45,7 +45,11 @@ impl Model {
         tables: Vec<RopeTable>,
         shape: ForwardShape,
     ) -> Model {
-        let numerics = kernels.numerics(kv.kv_type());
+        let mut numerics = kernels.numerics(kv.kv_type());
+        // An engine whose context is short uses the first list of factors where this one may use the second.
+        if shape.short_positions.is_some() {
+            numerics.push_str("/longrope");
+        }
         let core = Core { kernels, weights, kv, recurrent, tables, scratch: Scratch::default() };
         Model { config, shape, numerics, core, rows: Rows::default() }
     }

@@ -378,6 +378,20 @@ fn gguf_files_give_the_bits_of_the_same_weights_in_safetensors_if_both_are_quant
     }
 }
 
+/// The same request may have other factors on an engine whose context is no longer than that of the pretraining.
+#[test]
+fn numerics_name_the_choice_of_longropes_factors() {
+    const ORIGINAL: usize = 96;
+    let checkpoint = checkpoint(&data("phi3-longrope"), "config.json");
+    for (max_positions, is_chosen) in [(ORIGINAL, false), (ORIGINAL + 1, true)] {
+        let options =
+            LoadOptions { max_positions: Some(max_positions), ..LoadOptions::exact(Isa::best(), 1, 64) };
+        let model = Model::load(&checkpoint, options, &mut |_, _| ()).unwrap();
+        assert_eq!(model.numerics().ends_with("/longrope"), is_chosen, "{}", model.numerics());
+        assert_eq!(model.shape().is_long(ORIGINAL + 1), is_chosen);
+    }
+}
+
 /// A block of Q8_0 is as wide as two heads here, as a block of a K-quant is in published models.
 #[test]
 fn columns_whose_blocks_span_two_heads_keep_the_order_of_the_file() {
