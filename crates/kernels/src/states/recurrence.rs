@@ -214,9 +214,9 @@ unsafe fn compute_part<S: Tiles>(
     unsafe {
         // The delta rule multiplies keys with the state too.
         let first_query = if is_delta { part.count } else { 0 };
+        let shared = job.sharing.key_of(head) * key_dim;
         for index in 0..part.count {
             let row = job.mixed.add((part.row + index) * job.mixed_stride);
-            let shared = job.sharing.key_of(head) * key_dim;
             let key = std::slice::from_raw_parts(row.add(job.key + shared), key_dim);
             let query = std::slice::from_raw_parts(row.add(job.query + shared), key_dim);
             let (key_factor, query_factor) = match is_delta {
