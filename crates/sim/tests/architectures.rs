@@ -4,13 +4,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "engine/directories.rs"]
+mod directories;
 #[allow(dead_code, reason = "shared with the other test binary, which uses more of it")]
 #[path = "engine/support.rs"]
 mod support;
 #[path = "engine/wide.rs"]
 mod wide;
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,32 +52,6 @@ impl Rng {
     }
 }
 
-/// The directories of all decoders that the model's tests have.
-fn checkpoints() -> Vec<PathBuf> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
-    let mut found: Vec<PathBuf> = (std::fs::read_dir(data).unwrap())
-        .map(|entry| entry.unwrap().path())
-        .filter(|dir| dir.join("config.v5.json").exists())
-        .collect();
-    found.sort();
-    found
-}
-
-fn open(dir: &Path) -> Option<Checkpoint> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if !matches!(name.as_str(), "expected.json" | "config.v5.json") {
-            files.push((name.clone(), Cow::Owned(std::fs::read(dir.join(&name)).unwrap())));
-        }
-    }
-    if !dir.join("tokenizer.json").exists() {
-        files.push(("tokenizer.json".to_owned(), Cow::Borrowed(b"{}".as_slice())));
-    }
-    // Encoders are no decoders.
-    Checkpoint::from_files(files).ok()
-}
-
 /// Where a checkpoint comes from.
 #[derive(Debug)]
 enum Source {
@@ -94,7 +70,7 @@ impl Source {
 
     fn open(&self, seed: u64) -> Option<Checkpoint> {
         match self {
-            Self::Directory(dir) => open(dir),
+            Self::Directory(dir) => directories::open(dir),
             Self::Wide(dir) => Some(wide::checkpoint(dir, seed)),
         }
     }
@@ -102,7 +78,7 @@ impl Source {
 
 /// All directories, and the configurations that are made wide.
 fn sources() -> Vec<Source> {
-    let all = checkpoints();
+    let all = directories::all();
     let wide = all.iter().filter(|dir| wide::NAMES.iter().any(|name| dir.ends_with(name)));
     let wide: Vec<Source> = wide.cloned().map(Source::Wide).collect();
     assert_eq!(wide.len(), wide::NAMES.len());

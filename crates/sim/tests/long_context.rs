@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "engine/directories.rs"]
+mod directories;
 #[allow(dead_code, reason = "shared with the other test binary, which uses more of it")]
 #[path = "engine/support.rs"]
 mod support;
 
-use std::path::Path;
 use std::sync::Arc;
 
-use headrace_checkpoint::Checkpoint;
 use headrace_kernels::isa::{ISA_VARIABLE, Isa};
 use headrace_model::{LoadOptions, Model};
 use headrace_scheduler::SchedulerConfig;
@@ -27,18 +28,11 @@ fn numbers(value: &Value) -> Vec<u32> {
 
 #[test]
 fn the_factors_of_longrope_are_chosen_for_each_request() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/phi3-longrope");
+    let dir = directories::data().join("phi3-longrope");
     let expected: Value = serde_json::from_slice(&std::fs::read(dir.join("expected.json")).unwrap()).unwrap();
     let crossing = &expected["crossing"];
     let [ids, long, short] = ["ids", "greedy_long", "greedy_short"].map(|name| numbers(&crossing[name]));
-    let files = ["config.json", "model.safetensors", "generation_config.json"];
-    let mut files: Vec<_> = files
-        .into_iter()
-        .filter(|name| dir.join(name).exists())
-        .map(|name| (name.to_owned(), std::fs::read(dir.join(name)).unwrap().into()))
-        .collect();
-    files.push(("tokenizer.json".to_owned(), b"{}".as_slice().into()));
-    let checkpoint = Checkpoint::from_files(files).unwrap();
+    let checkpoint = directories::open(&dir).unwrap();
     let isa = Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).unwrap();
     let options = LoadOptions { max_positions: Some(256), ..LoadOptions::exact(isa, 2, 200) };
     let model = Model::load(&checkpoint, options, &mut |_, _| {}).unwrap();

@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "each test binary uses a part of it")]
+#[path = "engine/directories.rs"]
+mod directories;
 #[allow(dead_code, reason = "shared with the other test binary, which uses more of it")]
 #[path = "engine/support.rs"]
 mod support;
 
 use std::borrow::Cow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use headrace_checkpoint::Checkpoint;
@@ -52,22 +55,11 @@ fn poison(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 
 /// The checkpoint in a directory, with the poison. `None` if there is no place for it.
 fn poisoned(dir: &Path) -> Option<Checkpoint> {
-    let (mut files, mut is_poisoned) = (Vec::new(), false);
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if matches!(name.as_str(), "expected.json" | "config.v5.json") {
-            continue;
+    let (mut files, mut is_poisoned) = (directories::files(dir), false);
+    for (_, bytes) in files.iter_mut().filter(|(name, _)| name.ends_with(".safetensors")) {
+        if let Some(poisoned) = poison(bytes.to_vec()) {
+            (*bytes, is_poisoned) = (Cow::Owned(poisoned), true);
         }
-        let mut bytes = std::fs::read(dir.join(&name)).unwrap();
-        if name.ends_with(".safetensors")
-            && let Some(poisoned) = poison(bytes.clone())
-        {
-            (bytes, is_poisoned) = (poisoned, true);
-        }
-        files.push((name, Cow::Owned(bytes)));
-    }
-    if !dir.join("tokenizer.json").exists() {
-        files.push(("tokenizer.json".to_owned(), Cow::Borrowed(b"{}".as_slice())));
     }
     if is_poisoned { Checkpoint::from_files(files).ok() } else { None }
 }
@@ -120,14 +112,8 @@ fn check(name: &str, checkpoint: &Checkpoint) {
 
 #[test]
 fn a_weight_that_is_no_number_fails_one_request_of_any_architecture() {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data");
-    let mut dirs: Vec<PathBuf> = (std::fs::read_dir(data).unwrap())
-        .map(|entry| entry.unwrap().path())
-        .filter(|dir| dir.join("config.v5.json").exists())
-        .collect();
-    dirs.sort();
     let mut checked = 0;
-    for dir in dirs {
+    for dir in directories::all() {
         if let Some(checkpoint) = poisoned(&dir) {
             check(&dir.file_name().unwrap().to_string_lossy(), &checkpoint);
             checked += 1;
