@@ -30,7 +30,7 @@ use headrace_sim::ToyVocabulary;
 use support::{Answer, Bench, job, salt};
 
 /// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
-const SEEDS: u64 = if cfg!(debug_assertions) { 30 } else { 300 };
+const SEEDS: u64 = if cfg!(debug_assertions) { 120 } else { 300 };
 /// Longest sequence.
 const CONTEXT: usize = 144;
 const CHUNKS: [usize; 5] = [1, 3, 16, 17, 64];

@@ -31,7 +31,7 @@ pub(crate) const NAMES: [&str; 18] = [
 ];
 
 /// Members that are replaced where a configuration has them.
-const SIZES: [(&str, usize); 28] = [
+const SIZES: [(&str, usize); 30] = [
     ("vocab_size", 200),
     ("vocab_size_per_layer_input", 200),
     ("hidden_size", 256),
@@ -42,6 +42,9 @@ const SIZES: [(&str, usize); 28] = [
     ("moe_shared_expert_intermediate_size", 256),
     ("shared_intermediate_size", 256),
     ("moe_latent_size", 256),
+    // Two weighted outputs have the same sum in either order.
+    ("num_experts_per_tok", 3),
+    ("top_k_experts", 3),
     ("num_attention_heads", 4),
     ("num_key_value_heads", 2),
     ("head_dim", 64),
