@@ -117,7 +117,7 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Lo
     register_cache_groups(metrics, name, engine);
 }
 
-/// Registers the blocks of the cache groups that the general figures do not count. 0 if the model has no such layers.
+/// Registers the blocks of the cache groups that the general figures do not count.
 fn register_cache_groups(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEngine>) {
     type Group = fn(&LoadReport) -> Option<GroupBlocks>;
     type Read = fn(&GroupBlocks) -> u32;
@@ -135,12 +135,16 @@ fn register_cache_groups(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEn
             |blocks| blocks.cached,
         ),
     ];
-    // Groups that the model does not have are registered too, because they replace those of a former engine.
     for (group, of) in groups {
+        if of(&engine.load()).is_none() {
+            continue;
+        }
         for (metric, help, read) in counts {
-            let engine = Arc::clone(engine);
+            // A later engine of this name may lack the group, and would not replace this gauge.
+            let engine = Arc::downgrade(engine);
             let labels = [("model", name), ("group", group)];
-            let value = move || of(&engine.load()).map_or(0.0, |blocks| f64::from(read(&blocks)));
+            let blocks = move || engine.upgrade().and_then(|engine| of(&engine.load()));
+            let value = move || blocks().map_or(0.0, |blocks| f64::from(read(&blocks)));
             metrics.register_gauge(metric, help, &labels, Box::new(value));
         }
     }
