@@ -271,7 +271,7 @@ async fn run_ticker(keeper: &HoldKeeper) {
 mod tests {
     use headrace_domain::{ManualClock, OrgId, ProjectId, RequestId};
     use headrace_identity::{HashSecret, MemoryKeyStore};
-    use headrace_ledger::{JournalHealth, LedgerOperation, PendingBatch, SpendableBalance};
+    use headrace_ledger::{JournalHealth, LedgerOperation, PendingBatch, StandingHint};
 
     use super::*;
 
@@ -285,8 +285,8 @@ mod tests {
             panic!("no hold is decided here")
         }
 
-        fn standing_hint(&self, _: &OrgId, _: &ProjectId) -> Option<SpendableBalance> {
-            None
+        fn standing_hint(&self, _: &OrgId, _: &ProjectId) -> StandingHint {
+            StandingHint::Unknown
         }
 
         fn keep(&self, _: HoldId, _: UnixNanos, _: Duration) {}

@@ -36,6 +36,8 @@ pub struct Directory {
     waiting: Mutex<Vec<NotedRevocation>>,
     /// Length of `waiting`, for readers that must not wait for a disk.
     waiting_count: AtomicUsize,
+    /// Number of changes of the store when `records` was loaded. 0 if only this process changes the store.
+    changes_seen: AtomicU64,
     /// Number of revocations in this process so far. Calls in flight check their keys again when it has grown.
     revocations: AtomicU64,
     /// The records in force. Never locked while the store is called.
@@ -75,6 +77,8 @@ impl Directory {
         if !bool::from(kept.ct_eq(&hasher.check())) {
             return Err(IdentityError::WrongSecret);
         }
+        // Counted before the records are read: a change in between is then loaded again.
+        let changes = store.changes()?.unwrap_or(0);
         let stored = store.load_all()?;
         let waiting = stored.noted.clone();
         let records = Records::of(stored)?;
@@ -84,6 +88,7 @@ impl Directory {
             hasher,
             waiting_count: AtomicUsize::new(waiting.len()),
             waiting: Mutex::new(waiting),
+            changes_seen: AtomicU64::new(changes),
             revocations: AtomicU64::new(0),
             records: RwLock::new(records),
             entries,
@@ -353,6 +358,31 @@ impl Directory {
     pub fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), IdentityError> {
         let _one_change = self.waiting.lock();
         Ok(self.store.conclude(row, not_done)?)
+    }
+
+    /// Loads all records again if another process changed the store. Returns whether it did. Call it regularly if
+    /// several processes share the store. Blocks.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails. The records stay as they were.
+    pub fn refresh(&self) -> Result<bool, IdentityError> {
+        let Some(changes) = self.store.changes()? else { return Ok(false) };
+        if changes == self.changes_seen.load(Relaxed) {
+            return Ok(false);
+        }
+        let waiting = self.waiting.lock();
+        let mut stored = self.store.load_all()?;
+        stored.noted.extend(waiting.iter().cloned());
+        let fresh = Records::of(stored)?;
+        let entries = Entries::of(&fresh)?;
+        let mut records = self.records.write();
+        *records = fresh;
+        self.entries.replace(&entries);
+        drop(records);
+        // Calls in flight check their keys again.
+        self.revocations.fetch_add(1, Release);
+        self.changes_seen.store(changes, Relaxed);
+        Ok(true)
     }
 
     /// Why the store cannot be written now. `None` if it can.

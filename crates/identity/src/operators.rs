@@ -239,6 +239,17 @@ impl Operators {
         }
     }
 
+    /// Loads all operators again, because another process may have changed them. Blocks.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails. The operators stay as they were.
+    pub fn refresh(&self) -> Result<(), IdentityError> {
+        let _one_change = self.changing.lock();
+        let loaded = self.store.operators()?.into_iter();
+        *self.records.write() = loaded.map(|operator| (operator.record.id.clone(), operator)).collect();
+        Ok(())
+    }
+
     /// All operators, ordered by id, including revoked ones.
     pub fn list(&self) -> Vec<OperatorRecord> {
         self.records.read().values().map(|operator| operator.record.clone()).collect()

@@ -45,6 +45,12 @@ pub trait KeyStore: Send + Sync {
     /// Reads everything in the store.
     fn load_all(&self) -> Result<StoredDirectory, StoreError>;
 
+    /// Returns how often the records in the store were changed, by any process. `None` if only this process changes
+    /// them.
+    fn changes(&self) -> Result<Option<u64>, StoreError> {
+        Ok(None)
+    }
+
     /// Stores `check` if no check was stored yet. Returns the stored one.
     fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError>;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::command::{GrantKind, LedgerOperation};
-use crate::journal::{JournalError, LedgerError};
+use crate::journal::{JournalError, JournalRow, LedgerError};
 use crate::service::{BatchResult, JournalHealth, Ledger};
 use crate::standing::{LedgerTotals, SpendableBalance};
 use crate::transaction::{HoldTaken, JournalEvent, Transaction};
@@ -70,6 +70,12 @@ pub trait JournalHistory: Send + Sync {
     /// # Errors
     /// Returns an error if the journal or one of its rows cannot be read.
     fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError>;
+
+    /// Returns the rows after row `after`, in order and at most `limit`. Empty if there is no journal yet.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be read.
+    fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError>;
 
     /// Checks every invariant of the ledger from its first row, as of one moment.
     ///
@@ -135,12 +141,7 @@ impl LedgerAdmin for LocalLedgerAdmin {
         amount: NanoDollars,
         reference: &str,
     ) -> Result<bool, JournalError> {
-        self.history.has_after(after, &|transaction| match &transaction.event {
-            JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
-                (to, *from, *granted, &**named) == (org, kind, amount, reference)
-            }
-            _ => false,
-        })
+        has_grant(self.history.as_ref(), after, (org, kind, amount, reference))
     }
 
     fn verify(&self) -> Result<VerifyReport, JournalError> {
@@ -150,4 +151,18 @@ impl LedgerAdmin for LocalLedgerAdmin {
     fn close(&self) -> Result<(), LedgerError> {
         self.ledger.clone().close()
     }
+}
+
+/// Returns whether a journal has a grant after row `after`.
+pub(crate) fn has_grant(
+    history: &dyn JournalHistory,
+    after: u64,
+    (org, kind, amount, reference): (&OrgId, GrantKind, NanoDollars, &str),
+) -> Result<bool, JournalError> {
+    history.has_after(after, &|transaction| match &transaction.event {
+        JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
+            (to, *from, *granted, &**named) == (org, kind, amount, reference)
+        }
+        _ => false,
+    })
 }

@@ -18,15 +18,25 @@ pub trait LedgerClient: Send + Sync {
     /// nothing. An unreachable ledger refuses with [`crate::LedgerRefusal::Unavailable`] and does not wait forever.
     fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch;
 
-    /// Returns the last known amounts that an organisation and a project can spend. They may be old, so only a hold
-    /// decides. `None` if the organisation has no such project.
-    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance>;
+    /// Returns what an organisation and a project can spend, if that is known without asking. Only a hold decides.
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> StandingHint;
 
     /// Records at `now` that the owner of the hold is still working. The hold does not expire for another `lifetime`.
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration);
 
     /// Returns the health of the ledger.
     fn health(&self) -> JournalHealth;
+}
+
+/// What an organisation and a project can spend, as far as it is known without asking.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StandingHint {
+    /// The amounts now.
+    Known(SpendableBalance),
+    /// The organisation has no such project.
+    NoProject,
+    /// Other gateways may have changed the amounts. A hold must find out.
+    Unknown,
 }
 
 /// The pending result of a batch. A result that is known at once needs no allocation.
@@ -74,8 +84,8 @@ impl LedgerClient for Ledger {
         PendingBatch::now(self.transact(batch, now))
     }
 
-    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance> {
-        self.standing(org, project)
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> StandingHint {
+        self.standing(org, project).map_or(StandingHint::NoProject, StandingHint::Known)
     }
 
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {

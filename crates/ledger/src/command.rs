@@ -90,7 +90,8 @@ pub enum LedgerOperation {
         /// The owners that have ended.
         ended: Vec<Owner>,
     },
-    /// Releases the holds whose expiry has passed, without a charge.
+    /// Releases the holds whose expiry has passed, without a charge. A ledger that several gateways share releases only
+    /// those of the gateway that asks.
     ExpireHolds,
     /// Sets ledger time back to the caller's `now`, after it ran on a clock that was ahead. Holds and idempotency keys
     /// keep their remaining time. Money spent in a month that lies ahead counts in the current month.

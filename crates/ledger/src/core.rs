@@ -139,13 +139,45 @@ impl LedgerCore {
                 holds.sort_unstable();
                 Ok(self.release_many(&holds, ReleaseReason::Orphaned, now, out))
             }
-            LedgerOperation::ExpireHolds => {
-                self.kept.retain(|_, until| *until > now.ledger);
-                let mut holds = self.state.due(now.ledger);
-                holds.retain(|hold| !self.kept.contains_key(hold));
-                Ok(self.release_many(&holds, ReleaseReason::Expired, now, out))
-            }
+            LedgerOperation::ExpireHolds => Ok(self.expire(None, now, out)),
             LedgerOperation::SetClock => self.set_clock(now.caller, out),
+        }
+    }
+
+    /// Releases the holds of one owner whose expiry has passed. Whether an owner still works on a hold is known in its
+    /// own process only.
+    pub(crate) fn expire_own(&mut self, owner: Owner, now: UnixNanos, out: &mut Vec<Transaction>) -> Receipt {
+        self.latest = self.latest.max(now);
+        let now = CommandTime { ledger: self.latest, caller: now };
+        self.state.forget_keys(now.ledger);
+        self.expire(Some(owner), now, out)
+    }
+
+    /// Applies a transaction that another gateway decided.
+    pub(crate) fn follow(&mut self, transaction: &Transaction) -> Result<(), RuleBreach> {
+        self.state.evolve(transaction)?;
+        match transaction.event {
+            JournalEvent::ClockSet { .. } => self.turn_back(transaction.time),
+            _ => self.latest = self.latest.max(transaction.time),
+        }
+        Ok(())
+    }
+
+    /// Releases the holds whose expiry has passed: those of `owner`, or of all owners.
+    fn expire(&mut self, owner: Option<Owner>, now: CommandTime, out: &mut Vec<Transaction>) -> Receipt {
+        self.kept.retain(|_, until| *until > now.ledger);
+        let mut holds = self.state.due(now.ledger);
+        let is_of_owner =
+            |hold: &HoldId| owner.is_none() || self.state.open.get(hold).map(|held| held.owner) == owner;
+        holds.retain(|hold| !self.kept.contains_key(hold) && is_of_owner(hold));
+        self.release_many(&holds, ReleaseReason::Expired, now, out)
+    }
+
+    /// Sets the latest time back. What is kept keeps its remaining time.
+    fn turn_back(&mut self, to: UnixNanos) {
+        let latest = std::mem::replace(&mut self.latest, to);
+        for until in self.kept.values_mut() {
+            *until = to.after(until.since(latest));
         }
     }
 
@@ -156,10 +188,7 @@ impl LedgerCore {
             return Err(LedgerRefusal::Invalid { field: "clock", why });
         }
         self.commit(JournalEvent::ClockSet { from }, CommandTime { ledger: to, caller: to }, out)?;
-        let latest = std::mem::replace(&mut self.latest, to);
-        for until in self.kept.values_mut() {
-            *until = to.after(until.since(latest));
-        }
+        self.turn_back(to);
         Ok(Receipt::ClockSet { from, to })
     }
 

@@ -13,6 +13,7 @@ mod memory;
 pub mod prices;
 mod record;
 mod refusal;
+mod replay;
 mod resolved;
 mod service;
 mod snapshot;
@@ -20,11 +21,12 @@ mod standing;
 mod state;
 mod table;
 mod transaction;
+mod turns;
 mod verdict;
 pub mod verify;
 
 pub use admin::{JournalHistory, LedgerAdmin, LocalLedgerAdmin};
-pub use client::{LedgerClient, PendingBatch};
+pub use client::{LedgerClient, PendingBatch, StandingHint};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
     ReleaseReason, SettleOutcome, StoredAnswer,
@@ -42,4 +44,8 @@ pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions
 pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};
 pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
 pub use transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
+pub use turns::{
+    CommitFault, GatewayPresence, MemorySharedJournal, SharedJournal, SharedLedger, SharedLedgerAdmin,
+    SharedLedgerOptions, StartedTurn, TurnHand, TurnOutcome, TurnStamp,
+};
 pub use verdict::CommandResult;

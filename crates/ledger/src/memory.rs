@@ -124,6 +124,11 @@ impl JournalHistory for MemoryJournal {
         Ok(false)
     }
 
+    fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        let contents = self.shared.lock();
+        Ok(contents.rows.iter().filter(|row| row.sequence > after).take(limit).cloned().collect())
+    }
+
     fn verify(&self) -> Result<VerifyReport, JournalError> {
         Ok(verify(&self.contents()))
     }

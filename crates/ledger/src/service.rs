@@ -26,11 +26,11 @@ use crate::command::{LedgerOperation, Owner, Receipt};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
 use crate::journal::{Journal, LedgerError};
+use crate::replay::replay;
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
 use crate::transaction::HoldTaken;
 use crate::verdict::CommandResult;
 
-mod replay;
 mod shared;
 mod writer;
 
@@ -159,7 +159,7 @@ impl Ledger {
         now: UnixNanos,
         options: LedgerOptions,
     ) -> Result<(Self, JournalWriter, OpenReport), LedgerError> {
-        let replayed = replay::replay(journal.as_mut())?;
+        let replayed = replay(journal.as_mut())?;
         let report = OpenReport {
             snapshot_sequence: replayed.snapshot_sequence,
             snapshot_refused: replayed.snapshot_refused.clone(),

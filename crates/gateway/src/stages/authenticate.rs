@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal, credential};
-use headrace_ledger::LedgerRefusal;
+use headrace_ledger::{LedgerRefusal, StandingHint};
 use headrace_limits::Lease;
 
 use crate::Gateway;
@@ -108,9 +108,13 @@ pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), 
     if gateway.catalog().has_free_model() {
         return Ok(());
     }
-    let Some(standing) = parts.ledger.standing_hint(&principal.org, &principal.project) else {
-        let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
-        return Err(unknown.into());
+    let standing = match parts.ledger.standing_hint(&principal.org, &principal.project) {
+        StandingHint::Known(standing) => standing,
+        StandingHint::Unknown => return Ok(()),
+        StandingHint::NoProject => {
+            let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
+            return Err(unknown.into());
+        }
     };
     if standing.available.get() > 0 {
         return Ok(());

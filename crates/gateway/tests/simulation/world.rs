@@ -21,7 +21,7 @@ use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, New
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{
     AppendFault, GrantKind, JournalHand, JournalHealth, Ledger, LedgerClient, LedgerOperation, MemoryJournal,
-    Owner, PendingBatch, SpendableBalance,
+    Owner, PendingBatch, StandingHint,
 };
 use headrace_limits::{LimitSpec, Limits};
 use headrace_objects::{MemoryObjects, ObjectLimits};
@@ -179,8 +179,8 @@ impl LedgerClient for RemoteLedger {
         })
     }
 
-    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance> {
-        self.ledger.standing(org, project)
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> StandingHint {
+        self.ledger.standing_hint(org, project)
     }
 
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {

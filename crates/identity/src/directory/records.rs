@@ -188,6 +188,13 @@ impl Entries {
         })
     }
 
+    /// Takes over all entries of another table. Callers must not run at the same time.
+    pub(super) fn replace(&self, other: &Self) {
+        for (part, fresh) in self.parts.iter().zip(&other.parts) {
+            part.store(fresh.load_full());
+        }
+    }
+
     /// The part that contains a hash, if any part does.
     pub(super) fn part(&self, hash: &KeyHash) -> Option<Guard<Arc<Part>>> {
         self.parts.get(part_of(hash)).map(ArcSwap::load)

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::durable::{CommitGroup, JournalFailed};
 use crate::journal::{Journal, JournalError, JournalRow, LedgerError};
 use crate::record::encode_payload;
+use crate::replay::ReplayedState;
 use crate::snapshot;
 use crate::transaction::{JournalEvent, Transaction};
 
-use super::replay::ReplayedState;
 use super::shared::{FormingGroup, LedgerOptions, LedgerShared, ServiceStatus, SharedState, WriterSleep};
 
 /// The approximate size of answers in one row, in bytes. Beyond it, the group continues in another row of the same

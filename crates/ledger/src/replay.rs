@@ -1,19 +1,50 @@
 //! Loads a state from a journal: the newest snapshot, then the rows after it, each checked against the chain. Used when
 //! a ledger opens and when it recovers.
 
-use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError};
+use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError, StateSnapshot};
 use crate::record::decode_row;
 use crate::snapshot;
 use crate::state::LedgerState;
+use crate::transaction::Transaction;
+use crate::turns::SharedJournal;
+
+/// The part of a journal that is read when a ledger opens.
+pub(crate) trait StoredRows {
+    /// Returns the newest snapshot taken at a row before `sequence`.
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError>;
+
+    /// Returns the rows after `sequence`, at most `limit`.
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError>;
+}
+
+impl StoredRows for dyn Journal + '_ {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
+        Journal::snapshot_before(self, sequence)
+    }
+
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        Journal::rows_after(self, sequence, limit)
+    }
+}
+
+impl StoredRows for dyn SharedJournal + '_ {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
+        SharedJournal::snapshot_before(self, sequence)
+    }
+
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        SharedJournal::rows_after(self, sequence, limit)
+    }
+}
 
 /// A state, and the journal row up to which it was replayed.
-pub(super) struct ReplayedState {
-    pub(super) state: LedgerState,
-    pub(super) sequence: u64,
-    pub(super) checksum: [u8; 32],
-    pub(super) rows: u64,
-    pub(super) snapshot_sequence: u64,
-    pub(super) snapshot_refused: Option<String>,
+pub(crate) struct ReplayedState {
+    pub(crate) state: LedgerState,
+    pub(crate) sequence: u64,
+    pub(crate) checksum: [u8; 32],
+    pub(crate) rows: u64,
+    pub(crate) snapshot_sequence: u64,
+    pub(crate) snapshot_refused: Option<String>,
 }
 
 /// The number of rows that are read at a time.
@@ -21,7 +52,7 @@ const PAGE_ROWS: usize = 256;
 
 /// Loads a journal. If a snapshot is damaged, the one before it is used, and if none is left, all rows are replayed. A
 /// snapshot of a newer format is an error, because the rows will have a newer format, too.
-pub(super) fn replay(journal: &mut dyn Journal) -> Result<ReplayedState, LedgerError> {
+pub(crate) fn replay(journal: &mut (impl StoredRows + ?Sized)) -> Result<ReplayedState, LedgerError> {
     let mut replayed = ReplayedState {
         state: LedgerState::default(),
         sequence: 0,
@@ -59,29 +90,32 @@ pub(super) fn replay(journal: &mut dyn Journal) -> Result<ReplayedState, LedgerE
 
 impl ReplayedState {
     /// Applies all rows of the journal after this state, a page at a time.
-    pub(super) fn catch_up(&mut self, journal: &mut dyn Journal) -> Result<(), LedgerError> {
+    pub(crate) fn catch_up(&mut self, journal: &mut (impl StoredRows + ?Sized)) -> Result<(), LedgerError> {
         loop {
             let page = journal.rows_after(self.sequence, PAGE_ROWS)?;
             if page.is_empty() {
                 return Ok(());
             }
-            page.iter().try_for_each(|row| self.follow(row))?;
+            for row in &page {
+                self.follow(row)?;
+            }
         }
     }
 
-    /// Applies the next row.
-    fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
+    /// Applies the next row, and returns its transactions.
+    pub(crate) fn follow(&mut self, row: &JournalRow) -> Result<Vec<Transaction>, LedgerError> {
         row.check_follows(self.sequence, &self.checksum)?;
-        for transaction in decode_row(row)? {
+        let transactions = decode_row(row)?;
+        for transaction in &transactions {
             let breach = |breach: crate::state::RuleBreach| LedgerError::Breach {
                 sequence: row.sequence,
                 why: breach.why(),
             };
-            self.state.replay(&transaction).map_err(breach)?;
+            self.state.replay(transaction).map_err(breach)?;
         }
         self.sequence = row.sequence;
         self.checksum = row.checksum;
         self.rows += 1;
-        Ok(())
+        Ok(transactions)
     }
 }

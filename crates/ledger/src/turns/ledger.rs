@@ -1,0 +1,500 @@
+//! The handle to a shared ledger: queues batches, answers questions from memory, and gives up for callers that waited
+//! too long. Knows neither how a turn is written nor where the journal is.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use headrace_domain::{Clock, HoldId, OrgId, ProjectId, UnixNanos};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::client::{LedgerClient, PendingBatch, StandingHint};
+use crate::command::{LedgerOperation, Owner, ReleaseReason};
+use crate::core::LedgerCore;
+use crate::durable::JournalFailed;
+use crate::journal::LedgerError;
+use crate::refusal::LedgerRefusal;
+use crate::service::{BatchResult, JournalHealth, OpenReport};
+use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
+use crate::transaction::HoldTaken;
+use crate::verdict::CommandResult;
+
+use super::journal::{GatewayPresence, SharedJournal};
+use super::reply::{ReplyReceiver, ReplySlot, UnclaimedHolds};
+use super::writer::{TurnOutcome, TurnWriter};
+
+/// How often the presence of a gateway is renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// How often waiting callers are checked against their deadline.
+const SWEEP_EVERY: Duration = Duration::from_millis(25);
+
+/// The options of a shared ledger. Every limit names its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedLedgerOptions {
+    /// How long a batch that begins work may wait for its turn. It is then refused as unavailable.
+    pub wait: Duration,
+    /// How long a gateway may fail to renew its presence before others declare it dead. Longer than a failover of the
+    /// database takes.
+    pub lease: Duration,
+    /// The number of batches that may wait for a turn before new work is refused.
+    pub max_queued_batches: usize,
+    /// The number of rows between two snapshots.
+    pub snapshot_rows: u64,
+    /// How long an idle gateway waits before it reads the rows of others.
+    pub refresh: Duration,
+}
+
+impl Default for SharedLedgerOptions {
+    fn default() -> Self {
+        Self {
+            wait: Duration::from_secs(1),
+            lease: Duration::from_secs(15),
+            max_queued_batches: 16_384,
+            snapshot_rows: 65_536,
+            refresh: Duration::from_millis(250),
+        }
+    }
+}
+
+/// A handle to a ledger that several gateways share. Clones are cheap and share the ledger.
+#[derive(Clone)]
+pub struct SharedLedger {
+    handle: Arc<SharedLedgerHandle>,
+}
+
+/// The journal of a ledger that was opened by [`SharedLedger::open_by_hand`]. After it is dropped, pending batches end
+/// only when they are given up.
+pub struct TurnHand {
+    writer: TurnWriter,
+    presence: Box<dyn GatewayPresence>,
+}
+
+struct SharedLedgerHandle {
+    shared: Arc<TurnShared>,
+    options: SharedLedgerOptions,
+    threads: Mutex<LedgerThreads>,
+}
+
+#[derive(Default)]
+struct LedgerThreads {
+    writer: Option<JoinHandle<Result<(), LedgerError>>>,
+    others: Vec<JoinHandle<()>>,
+}
+
+/// What callers and the threads of a shared ledger share.
+pub(super) struct TurnShared {
+    pub(super) inner: Mutex<TurnState>,
+    /// Signals work for the thread that takes turns.
+    pub(super) work: Condvar,
+    /// Signals the other threads to end.
+    ended: Condvar,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+pub(super) struct TurnState {
+    pub(super) core: LedgerCore,
+    pub(super) queue: VecDeque<QueuedBatch>,
+    /// When callers give up, in the journal thread's order: every batch may wait equally long.
+    deadlines: VecDeque<WaitLimit>,
+    pub(super) status: TurnStatus,
+    pub(super) health: JournalHealth,
+    pub(super) owner: Owner,
+}
+
+struct WaitLimit {
+    /// On the monotonic clock.
+    at_nanos: u64,
+    reply: Arc<ReplySlot>,
+    operations: usize,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum TurnStatus {
+    Up,
+    /// The journal cannot be reached, and is tried again.
+    Down(Arc<str>),
+    /// The queue is being written, and no new commands are accepted.
+    Closing,
+    Closed,
+}
+
+/// A batch that waits for a turn.
+pub(super) struct QueuedBatch {
+    pub(super) operations: Vec<LedgerOperation>,
+    /// The caller's wall time, which its expiries refer to.
+    pub(super) asked: UnixNanos,
+    /// `None` if no caller waits.
+    pub(super) reply: Option<Arc<ReplySlot>>,
+}
+
+impl QueuedBatch {
+    /// Whether the batch must be written although its caller has left: it ends work, and frees money.
+    pub(super) fn ends_work(&self) -> bool {
+        all_end_work(&self.operations)
+    }
+
+    /// Whether the batch can be dropped because its caller has left.
+    pub(super) fn is_abandoned(&self) -> bool {
+        !self.ends_work() && self.reply.as_ref().is_some_and(|reply| !reply.is_awaited())
+    }
+}
+
+/// Whether a batch ends work. An empty batch, which only reads, does not.
+fn all_end_work(operations: &[LedgerOperation]) -> bool {
+    let ends_work = |operation: &LedgerOperation| {
+        matches!(
+            operation,
+            LedgerOperation::Settle { .. }
+                | LedgerOperation::Release { .. }
+                | LedgerOperation::ReleaseOwners { .. }
+                | LedgerOperation::ExpireHolds
+        )
+    };
+    !operations.is_empty() && operations.iter().all(ends_work)
+}
+
+impl TurnStatus {
+    pub(super) fn refusal(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Up => None,
+            Self::Down(why) => Some(Arc::clone(why)),
+            Self::Closing | Self::Closed => Some("it is closed".into()),
+        }
+    }
+}
+
+impl TurnShared {
+    pub(super) fn refused(why: Arc<str>, operations: usize) -> Vec<CommandResult> {
+        vec![CommandResult::Refused(LedgerRefusal::Unavailable { why }); operations]
+    }
+
+    /// Gives up for callers whose time is over. A batch of theirs that is written nevertheless is undone by its release.
+    pub(super) fn give_up(&self) {
+        let now = self.clock.monotonic_nanos();
+        let mut late = Vec::new();
+        let why = {
+            let mut inner = self.inner.lock();
+            while let Some(limit) = inner.deadlines.front() {
+                if limit.at_nanos > now && limit.reply.is_awaited() {
+                    break;
+                }
+                late.extend(inner.deadlines.pop_front());
+            }
+            match &inner.status {
+                TurnStatus::Down(why) => Arc::clone(why),
+                _ => "the shared ledger did not decide in time".into(),
+            }
+        };
+        for limit in late.into_iter().filter(|limit| limit.at_nanos <= now) {
+            // A caller that has its verdicts, or has left, needs none.
+            let _ = limit.reply.deliver(Self::refused(Arc::clone(&why), limit.operations));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.inner.lock().status == TurnStatus::Closed
+    }
+
+    /// Calls `act` again and again until the ledger is closed.
+    fn repeat(&self, every: Duration, mut act: impl FnMut()) {
+        while !self.is_closed() {
+            act();
+            let mut inner = self.inner.lock();
+            if inner.status != TurnStatus::Closed {
+                self.ended.wait_for(&mut inner, every);
+            }
+        }
+    }
+
+    /// Ends all threads. Nothing is decided any more.
+    pub(super) fn end(&self) {
+        let queued: Vec<_> = {
+            let mut inner = self.inner.lock();
+            inner.status = TurnStatus::Closed;
+            inner.queue.drain(..).collect()
+        };
+        self.ended.notify_all();
+        for batch in queued {
+            if let Some(reply) = batch.reply {
+                let _ = reply.deliver(Self::refused("it is closed".into(), batch.operations.len()));
+            }
+        }
+    }
+}
+
+impl UnclaimedHolds for TurnShared {
+    fn release(&self, holds: Vec<HoldId>) {
+        let operations = holds.into_iter();
+        let operations =
+            operations.map(|hold| LedgerOperation::Release { hold, why: ReleaseReason::Cancelled }).collect();
+        let mut inner = self.inner.lock();
+        let asked = inner.core.time();
+        inner.queue.push_back(QueuedBatch { operations, asked, reply: None });
+        drop(inner);
+        self.work.notify_one();
+    }
+}
+
+impl std::fmt::Debug for SharedLedger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedLedger").field("health", &self.health()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SharedLedgerHandle {
+    fn drop(&mut self) {
+        self.shared.ask_to_close();
+    }
+}
+
+impl TurnShared {
+    fn ask_to_close(&self) {
+        let mut inner = self.inner.lock();
+        if inner.status != TurnStatus::Closed {
+            inner.status = TurnStatus::Closing;
+        }
+        drop(inner);
+        self.work.notify_one();
+    }
+}
+
+impl TurnHand {
+    /// Takes one turn.
+    pub fn turn(&mut self) -> TurnOutcome {
+        self.writer.turn()
+    }
+
+    /// Renews the gateway's presence. Returns `false` if the journal cannot be reached.
+    pub fn renew(&mut self) -> bool {
+        self.presence.renew(self.writer.owner()).is_ok()
+    }
+
+    /// Gives up for callers that have waited too long.
+    pub fn give_up(&mut self) {
+        self.writer.shared().give_up();
+    }
+}
+
+impl SharedLedger {
+    /// Opens a ledger over a shared journal as gateway `owner`, and starts its threads. `next_owner` makes the name
+    /// under which it continues after it was declared dead. Blocks until the journal was replayed.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be reached, is corrupt, breaks a rule of the ledger or has a newer format.
+    pub fn open(
+        journal: Box<dyn SharedJournal>,
+        mut presence: Box<dyn GatewayPresence>,
+        owner: Owner,
+        next_owner: Box<dyn FnMut() -> Owner + Send>,
+        clock: Arc<dyn Clock>,
+        options: SharedLedgerOptions,
+    ) -> Result<(Self, OpenReport), LedgerError> {
+        let (ledger, writer, report) = Self::set_up(journal, owner, next_owner, clock, options)?;
+        let shared = &ledger.handle.shared;
+        let mut threads = LedgerThreads::default();
+        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let builder = std::thread::Builder::new().name(name.into());
+            builder.spawn(run).map_err(|error| LedgerError::Thread(error.to_string()))
+        };
+        let sweeping = Arc::clone(shared);
+        threads.others.push(start(
+            "ledger-waits",
+            Box::new(move || sweeping.repeat(SWEEP_EVERY, || sweeping.give_up())),
+        )?);
+        let renewing = Arc::clone(shared);
+        threads.others.push(start(
+            "ledger-presence",
+            Box::new(move || {
+                renewing.repeat(RENEW_EVERY, || {
+                    let owner = renewing.inner.lock().owner;
+                    // A failure shows in the next turn, which needs the same database.
+                    let _ = presence.renew(owner);
+                });
+            }),
+        )?);
+        let thread = std::thread::Builder::new().name("ledger-turns".into());
+        let thread = thread.spawn(move || writer.run());
+        threads.writer = Some(thread.map_err(|error| LedgerError::Thread(error.to_string()))?);
+        *ledger.handle.threads.lock() = threads;
+        Ok((ledger, report))
+    }
+
+    /// Like [`SharedLedger::open`], but without threads. The caller takes the turns, so that a simulation decides when
+    /// and in which order they happen.
+    ///
+    /// # Errors
+    /// Those of [`SharedLedger::open`].
+    pub fn open_by_hand(
+        journal: Box<dyn SharedJournal>,
+        presence: Box<dyn GatewayPresence>,
+        owner: Owner,
+        next_owner: Box<dyn FnMut() -> Owner + Send>,
+        clock: Arc<dyn Clock>,
+        options: SharedLedgerOptions,
+    ) -> Result<(Self, TurnHand), LedgerError> {
+        let (ledger, writer, _) = Self::set_up(journal, owner, next_owner, clock, options)?;
+        Ok((ledger, TurnHand { writer, presence }))
+    }
+
+    fn set_up(
+        mut journal: Box<dyn SharedJournal>,
+        owner: Owner,
+        next_owner: Box<dyn FnMut() -> Owner + Send>,
+        clock: Arc<dyn Clock>,
+        options: SharedLedgerOptions,
+    ) -> Result<(Self, TurnWriter, OpenReport), LedgerError> {
+        let (base, report) = TurnWriter::load(journal.as_mut(), owner)?;
+        let inner = TurnState {
+            core: LedgerCore::over(base.state.clone()),
+            queue: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            status: TurnStatus::Up,
+            health: JournalHealth { sequence: base.sequence, ..JournalHealth::default() },
+            owner,
+        };
+        let (inner, work, ended) = (Mutex::new(inner), Condvar::new(), Condvar::new());
+        let shared = Arc::new(TurnShared { inner, work, ended, clock });
+        let writer = TurnWriter::new(Arc::clone(&shared), journal, base, next_owner, options);
+        let handle = SharedLedgerHandle { shared, options, threads: Mutex::default() };
+        Ok((Self { handle: Arc::new(handle) }, writer, report))
+    }
+
+    fn enqueue(
+        &self,
+        operations: Vec<LedgerOperation>,
+        now: UnixNanos,
+    ) -> Result<ReplyReceiver, BatchResult> {
+        let shared = &self.handle.shared;
+        let refused = |refusal: LedgerRefusal, count: usize| BatchResult {
+            verdicts: vec![CommandResult::Refused(refusal); count],
+            durable: crate::durable::DurableFuture::now(),
+        };
+        let count = operations.len();
+        let must_be_written = all_end_work(&operations);
+        let reply = ReplySlot::new();
+        let mut inner = shared.inner.lock();
+        if matches!(inner.status, TurnStatus::Closing | TurnStatus::Closed) {
+            let why = inner.status.refusal().unwrap_or_default();
+            return Err(refused(LedgerRefusal::Unavailable { why }, count));
+        }
+        let (queued, limit) = (inner.queue.len(), self.handle.options.max_queued_batches);
+        if queued >= limit && !must_be_written {
+            return Err(refused(LedgerRefusal::Busy { queued, limit }, count));
+        }
+        if !must_be_written {
+            let wait = u64::try_from(self.handle.options.wait.as_nanos()).unwrap_or(u64::MAX);
+            let at_nanos = shared.clock.monotonic_nanos().saturating_add(wait);
+            inner.deadlines.push_back(WaitLimit { at_nanos, reply: Arc::clone(&reply), operations: count });
+        }
+        inner.queue.push_back(QueuedBatch { operations, asked: now, reply: Some(Arc::clone(&reply)) });
+        drop(inner);
+        shared.work.notify_one();
+        let shared: Weak<TurnShared> = Arc::downgrade(shared);
+        let unclaimed: Weak<dyn UnclaimedHolds> = shared;
+        Ok(ReplyReceiver::new(reply, unclaimed))
+    }
+
+    /// Decides a batch in the next turn, and blocks until its row is durable. `now` is the caller's clock, to which
+    /// expiries refer.
+    pub fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult {
+        self.enqueue(batch, now).map_or_else(|refused| refused, ReplyReceiver::wait)
+    }
+
+    /// Applies all rows that any gateway has written, as far as the journal can be reached. Blocks for one turn, or until
+    /// the wait for one is over.
+    pub fn refresh(&self) {
+        let _ = self.transact(Vec::new(), UnixNanos::new(0));
+    }
+
+    /// Returns the state of a hold, as far as it is remembered.
+    pub fn hold(&self, hold: &HoldId) -> Option<HoldView> {
+        self.lock().core.hold_view(hold)
+    }
+
+    /// Returns all open holds of all gateways, oldest id first.
+    pub fn open_holds(&self) -> Vec<HoldTaken> {
+        self.lock().core.open_holds()
+    }
+
+    /// Returns all projects with their organisations, sorted by both names.
+    pub fn projects(&self) -> Vec<(OrgId, ProjectId)> {
+        self.lock().core.projects()
+    }
+
+    /// Returns the amounts that an organisation and a project could spend as of the last turn. `None` if the
+    /// organisation has no such project.
+    pub fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
+        self.lock().core.standing(org, project, now)
+    }
+
+    /// Returns the totals over the whole ledger.
+    pub fn totals(&self) -> LedgerTotals {
+        self.lock().core.totals()
+    }
+
+    /// Returns the time of the newest transaction.
+    pub fn time(&self) -> UnixNanos {
+        self.lock().core.time()
+    }
+
+    /// Returns the name under which this gateway takes holds now.
+    pub fn owner(&self) -> Owner {
+        self.lock().owner
+    }
+
+    /// Returns the health of the journal.
+    pub fn health(&self) -> JournalHealth {
+        let inner = self.lock();
+        JournalHealth { down: inner.status.refusal(), ..inner.health.clone() }
+    }
+
+    /// Writes the queue, releases the holds of this gateway that are still open, leaves the journal and ends the
+    /// threads. Blocks. Other handles refuse commands from now on.
+    ///
+    /// # Errors
+    /// Returns an error if the queue could not be written.
+    pub fn close(&self) -> Result<(), LedgerError> {
+        self.handle.shared.ask_to_close();
+        let threads = std::mem::take(&mut *self.handle.threads.lock());
+        let panicked = || LedgerError::Thread("it panicked".into());
+        let written =
+            threads.writer.map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+        self.handle.shared.end();
+        for thread in threads.others {
+            thread.join().map_err(|_| panicked())?;
+        }
+        written
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
+        self.handle.shared.inner.lock()
+    }
+}
+
+impl LedgerClient for SharedLedger {
+    fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch {
+        match self.enqueue(batch, now) {
+            Ok(receiver) => PendingBatch::later(receiver),
+            Err(refused) => PendingBatch::now(refused),
+        }
+    }
+
+    fn standing_hint(&self, _org: &OrgId, _project: &ProjectId) -> StandingHint {
+        StandingHint::Unknown
+    }
+
+    fn keep(&self, hold: HoldId, _now: UnixNanos, lifetime: Duration) {
+        // The caller's clock must not move the ledger's time, which is that of the journal.
+        self.lock().core.keep(hold, UnixNanos::new(0), lifetime);
+    }
+
+    fn health(&self) -> JournalHealth {
+        Self::health(self)
+    }
+}
+
+/// The error of a ledger that could not write what was pending when it was closed.
+pub(super) fn not_written(why: &str) -> LedgerError {
+    LedgerError::NotWritten(JournalFailed { why: why.into() })
+}
