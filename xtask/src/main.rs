@@ -18,6 +18,7 @@ mod imports;
 mod licences;
 mod metadata;
 mod peers;
+mod postgres;
 mod prettier;
 mod programs;
 mod prose;

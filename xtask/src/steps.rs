@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
-    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, licences, prettier, programs,
-    python, smoke, source_rules, toolchain, wording,
+    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, licences, postgres, prettier,
+    programs, python, smoke, source_rules, toolchain, wording,
 };
 
 /// The steps to run.
@@ -44,6 +44,7 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("aarch64", "the engine half and the ledger compile for aarch64", arm::check),
     ("cuda", "the CUDA crate with its feature, and its kernels for sm_80 and sm_90", cuda::check),
     ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
+    ("postgres", "several gateways over PostgreSQL 15 and 18: kills, cuts, one balance", postgres::test),
     ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),
     ("neon", "kernels and oracles on 64-bit Arm under an emulator", arm::emulate),
     ("binary", "the program as the README starts it", binary),

@@ -166,6 +166,10 @@ pub(crate) struct SettingFlags {
     /// Data directory: keys, ledger, traces and secrets [default: ./headrace-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
+    /// Place of keys and ledger: `sqlite:` (the data directory), or a PostgreSQL database that several servers share. Give a
+    /// password in HEADRACE_STORAGE__URL instead, because other users of this machine see arguments
+    #[arg(long, value_name = "URL")]
+    pub(crate) storage: Option<String>,
     /// Address of the API listener; port 0 selects a free port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,

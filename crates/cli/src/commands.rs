@@ -184,11 +184,11 @@ pub(crate) fn ask(at: &ServerArgs, command: AdminCommand) -> Result<AdminReply, 
 }
 
 fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, CommandError> {
-    let clock = SystemClock::new();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
     let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
-    let (opened, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
+    let opened = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let ledger = opened.admin;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };

@@ -13,6 +13,12 @@ use super::value::SettingKind;
 /// The settings of disk space.
 pub(super) const FIELDS: &[SettingField] = &[
     field(
+        "storage.url",
+        SettingKind::Text,
+        "",
+        "Place of keys, operators, audit log and ledger. `sqlite:` is the data directory, for one server. `postgres://USER:PASSWORD@HOST/DATABASE` is a PostgreSQL database (15 or later) that several servers share; `?sslrootcert=FILE` names its certificate authority. The data directory remembers the place. Default: the place that it remembers, or `sqlite:`.",
+    ),
+    field(
         "objects_dir",
         SettingKind::Path,
         "",
@@ -47,6 +53,8 @@ pub(super) const FIELDS: &[SettingField] = &[
 /// The directory of objects, and the bounds on disk space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageSettings {
+    /// The place of keys and ledger. `None` for the one that the data directory remembers.
+    pub url: Option<String>,
     /// `None` for the data directory.
     pub objects_dir: Option<PathBuf>,
     /// `None` for half of the disk.
@@ -107,6 +115,7 @@ mod tests {
     #[test]
     fn bounds_beyond_the_disk_are_named_and_those_within_are_not() {
         let mut storage = StorageSettings {
+            url: None,
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: Some(0),
@@ -126,6 +135,7 @@ mod tests {
     #[test]
     fn without_a_bound_objects_take_half_of_their_disk_and_traces_a_quarter() {
         let storage = StorageSettings {
+            url: None,
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: None,

@@ -1,14 +1,21 @@
 //! Reads the settings of the stores besides keys and ledger. Knows no store.
 
 use headrace_objects::{FileLimits, ObjectLimits};
+use headrace_store::StorageUrl;
 use headrace_store::trace::TraceRetention;
 
 use super::storage::StorageSettings;
 use super::{SettingsReader, TraceSettings};
 
 impl SettingsReader {
-    pub(super) fn storage(&self) -> StorageSettings {
+    pub(super) fn storage(&mut self) -> StorageSettings {
+        let url = self.text("storage.url").filter(|url| !url.is_empty());
+        let data_dir = self.path("data_dir").unwrap_or_default();
+        if let Some(Err(error)) = url.as_deref().map(|url| StorageUrl::parse_in(url, &data_dir)) {
+            self.fault("storage.url", error);
+        }
         StorageSettings {
+            url,
             objects_dir: self.path("objects_dir"),
             max_total_bytes: self.long("objects.max_total"),
             min_free_bytes: self.long("objects.min_free_disk"),

@@ -15,15 +15,31 @@ use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
 use headrace_ledger::{LedgerError, Owner};
 use headrace_store::disk::DiskBallast;
 use headrace_store::journal::CommitTimes;
-use headrace_store::{OpenedLedger, Storage, StorageReader, StorageUrl, StoreName};
+use headrace_store::{
+    OpenedLedger, SetupLock, Storage, StorageReader, StorageUrl, StorageUrlError, StoreName,
+};
 use secrecy::zeroize::Zeroizing;
 
 /// File with the API's address, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
 
-/// The stores in a directory, to read them.
+/// File with the URL of the stores, if they are not in the directory. It may have a password.
+const STORAGE_FILE: &str = "storage-url";
+
+/// The stores of a directory, to read them.
 pub fn stored(dir: &Path) -> StorageReader {
-    Storage::open_read_only(StorageUrl::of_folder(dir))
+    // A server with this directory refuses a URL that cannot be read.
+    Storage::open_read_only(recorded(dir).unwrap_or_else(|_| StorageUrl::of_folder(dir)))
+}
+
+/// The place of the stores that a directory remembers.
+fn recorded(dir: &Path) -> Result<StorageUrl, DataDirError> {
+    let path = dir.join(STORAGE_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(url) => StorageUrl::parse_in(url.trim(), dir).map_err(DataDirError::Storage),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(StorageUrl::of_folder(dir)),
+        Err(source) => Err(DataDirError::Io { doing: "read", path, source }),
+    }
 }
 
 /// The folder of the secrets that hash keys and separate caches.
@@ -59,6 +75,10 @@ pub enum DataDirError {
     Lock(LockError),
     /// A secret file does not hold a secret.
     Secret(PathBuf),
+    /// The URL of the stores cannot be read.
+    Storage(StorageUrlError),
+    /// The secret that all servers of a database have in common is not the one in this file.
+    OtherSecret(PathBuf),
     /// The operating system gave no random numbers.
     Randomness(getrandom::Error),
     /// The keys cannot be read.
@@ -80,6 +100,12 @@ impl fmt::Display for DataDirError {
             Self::Secret(path) => write!(
                 f,
                 "{} does not hold 64 hexadecimal digits: restore the file that belongs to this data directory",
+                path.display()
+            ),
+            Self::Storage(error) => error.fmt(f),
+            Self::OtherSecret(path) => write!(
+                f,
+                "{} holds another secret than the servers that share this database: give all of them the same file, or none",
                 path.display()
             ),
             Self::Randomness(error) => write!(f, "the operating system gave no randomness: {error}"),
@@ -119,16 +145,26 @@ impl DataDir {
         let ballast = Arc::new(DiskBallast::open(dir));
         let secrets = secrets_folder(dir);
         make_private(&secrets)?;
-        let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
-        let cache_salt = secret(cache_salt_file, &secrets.join("cache-salt"))?;
         let session_secret = secret(None, &secrets.join("tls-sessions"))?;
-        let storage = Storage::open(StorageUrl::of_folder(lock.dir()), Some(Arc::clone(&ballast)));
+        let storage = Storage::open(recorded(lock.dir())?, Some(Arc::clone(&ballast)));
+        let shared = |file: Option<&Path>, name: &str| -> Result<Zeroizing<[u8; 32]>, DataDirError> {
+            let own = secret(file, &secrets.join(name))?;
+            let shared = storage.shared_secret(name, &own);
+            let shared = Zeroizing::new(shared.map_err(|error| DataDirError::Identity(error.into()))?);
+            match file {
+                Some(file) if *shared != *own => Err(DataDirError::OtherSecret(file.to_owned())),
+                _ => Ok(shared),
+            }
+        };
+        let key_hash = shared(key_hash_file, "key-hash")?;
+        let cache_salt = shared(cache_salt_file, "cache-salt")?;
         Ok(Self { lock, key_hash, cache_salt, session_secret, ballast, storage })
     }
 
-    /// Opens a directory, and creates it first if necessary.
+    /// Opens a directory, and creates it first if necessary. With a `storage` URL, the stores are there from now on.
     pub(crate) fn create(
         dir: &Path,
+        storage: Option<&str>,
         key_hash_file: Option<&Path>,
         cache_salt_file: Option<&Path>,
     ) -> Result<Self, DataDirError> {
@@ -137,7 +173,17 @@ impl DataDir {
             path: dir.to_owned(),
             source,
         })?;
+        if let Some(url) = storage {
+            StorageUrl::parse_in(url, dir).map_err(DataDirError::Storage)?;
+            write_private(&dir.join(STORAGE_FILE), url)?;
+        }
         Self::open(dir, key_hash_file, cache_salt_file)
+    }
+
+    /// Keeps other servers with the same stores from making the first keys, until the lock is dropped. `None` if no
+    /// other server has them.
+    pub(crate) fn setup_lock(&self) -> Result<Option<SetupLock>, DataDirError> {
+        self.storage.setup_lock().map_err(|error| DataDirError::Identity(error.into()))
     }
 
     /// Its path.
@@ -175,23 +221,18 @@ impl DataDir {
     }
 
     /// Opens the ledger under a fresh owner id. `times` receives the duration of each commit.
-    pub fn ledger(
-        &self,
-        clock: &dyn Clock,
-        times: CommitTimes,
-    ) -> Result<(OpenedLedger, Owner), DataDirError> {
-        let owner = Owner::new(u128::from_le_bytes(random()?));
-        let opened = self.storage.ledger(owner, clock.now(), times).map_err(DataDirError::Ledger)?;
-        Ok((opened, owner))
+    pub fn ledger(&self, clock: &Arc<dyn Clock>, times: CommitTimes) -> Result<OpenedLedger, DataDirError> {
+        let mut instance = u128::from_le_bytes(random()?);
+        let owners = Box::new(move || {
+            instance = instance.wrapping_add(1);
+            Owner::new(instance)
+        });
+        self.storage.ledger(owners, clock, times).map_err(DataDirError::Ledger)
     }
 
     /// Writes the first key to a file that only its owner can read, for an operator to fetch and remove.
     pub(crate) fn keep_first_key(&self, secret: &SecretText) -> Result<(), DataDirError> {
-        let path = first_key_file(self.path());
-        let io = |source| DataDirError::Io { doing: "write", path: path.clone(), source };
-        let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&path).map_err(io)?;
-        writeln!(file, "{}", secret.expose()).and_then(|()| file.sync_all()).map_err(io)
+        write_private(&first_key_file(self.path()), secret.expose())
     }
 
     /// Publishes the API's address in a file, which is removed when the guard is dropped.
@@ -206,6 +247,15 @@ impl DataDir {
         written.map_err(|source| DataDirError::Io { doing: "write", path: path.clone(), source })?;
         Ok(AddressFile { path })
     }
+}
+
+/// Writes a line to a file that only its owner can read.
+fn write_private(path: &Path, line: &str) -> Result<(), DataDirError> {
+    let io = |source| DataDirError::Io { doing: "write", path: path.to_owned(), source };
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).map_err(io)?;
+    file.set_permissions(std::fs::Permissions::from_mode(0o600)).map_err(io)?;
+    writeln!(file, "{line}").and_then(|()| file.sync_all()).map_err(io)
 }
 
 /// Removes the address file when dropped.
@@ -306,7 +356,7 @@ mod tests {
     fn secrets_are_made_once_and_only_their_owner_reads_them() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
-        let first = DataDir::create(&dir, None, None).unwrap();
+        let first = DataDir::create(&dir, None, None, None).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir), 0o700);
         for name in ["key-hash", "cache-salt", "tls-sessions"] {
@@ -332,10 +382,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("data");
         let open = || {
-            let data = DataDir::create(&dir, None, None).unwrap();
+            let data = DataDir::create(&dir, None, None, None).unwrap();
             let directory = data.identities().unwrap();
-            let clock = headrace_domain::SystemClock::new();
-            let (ledger, ..) = data.ledger(&clock, Box::new(|_| ())).unwrap();
+            let clock: Arc<dyn Clock> = Arc::new(headrace_domain::SystemClock::new());
+            let ledger = data.ledger(&clock, Box::new(|_| ())).unwrap();
             let guard = headrace_store::disk::DiskGuard::of(&dir, Some(0));
             let traces =
                 data.storage().traces(headrace_store::trace::TraceRetention::default(), u64::MAX, guard);
@@ -369,8 +419,8 @@ mod tests {
     fn a_configured_secret_is_never_made() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("mine");
-        assert!(DataDir::create(root.path(), Some(&file), None).is_err());
+        assert!(DataDir::create(root.path(), None, Some(&file), None).is_err());
         std::fs::write(&file, "ab".repeat(32)).unwrap();
-        assert_eq!(*DataDir::create(root.path(), Some(&file), None).unwrap().key_hash, [0xab; 32]);
+        assert_eq!(*DataDir::create(root.path(), None, Some(&file), None).unwrap().key_hash, [0xab; 32]);
     }
 }

@@ -1,5 +1,5 @@
 //! SQLite implementations of the seams that `identity`, `ledger`, `objects` and `trace` define. [`Storage`] opens them by
-//! URL. Knows no HTTP and no engine.
+//! URL, or the ones of a database that several programs share. Knows no HTTP and no engine.
 
 pub mod backup;
 pub mod disk;
@@ -18,6 +18,7 @@ pub mod objects;
 pub mod trace;
 pub mod usage;
 
+pub use headrace_postgres::SetupLock;
 pub use sqlite::CommitDurability;
 pub use storage::{IdentityStores, OpenedLedger, Storage, StorageReader, StoreName, StorePlace};
 pub use url::{StorageUrl, StorageUrlError};

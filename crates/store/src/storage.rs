@@ -5,12 +5,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_domain::UnixNanos;
+use headrace_domain::Clock;
 use headrace_identity::{KeyStore, OperatorStore, StoreError};
 use headrace_ledger::{
     JournalHistory, Ledger, LedgerAdmin, LedgerClient, LedgerError, LocalLedgerAdmin, OpenReport, Owner,
+    SharedLedger, SharedLedgerAdmin, SharedLedgerOptions,
 };
 use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
+use headrace_postgres::{
+    PostgresJournal, PostgresJournalHistory, PostgresKeyStore, PostgresPresence, PostgresUrl, SetupLock,
+};
 use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
 
 use crate::backup::{CopyError, copy_database};
@@ -60,6 +64,8 @@ pub enum StoreName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorePlace {
     path: PathBuf,
+    /// The URL of the database, for a store that several programs share.
+    database: Option<String>,
 }
 
 /// The stores of identities.
@@ -76,6 +82,8 @@ pub struct OpenedLedger {
     pub client: Arc<dyn LedgerClient>,
     /// The same ledger as operators use it.
     pub admin: Arc<dyn LedgerAdmin>,
+    /// The name under which this process takes holds. A shared ledger may choose another one later.
+    pub owner: Owner,
     /// The results of opening it.
     pub report: OpenReport,
 }
@@ -115,15 +123,18 @@ impl StoreName {
 }
 
 impl StorePlace {
-    /// Returns whether the store exists.
+    /// Returns whether the store exists. That of a database does, as far as can be said without asking it.
     pub fn exists(&self) -> bool {
-        self.path.exists()
+        self.database.is_some() || self.path.exists()
     }
 }
 
 impl fmt::Display for StorePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.display().fmt(f)
+        match &self.database {
+            Some(database) => f.write_str(database),
+            None => self.path.display().fmt(f),
+        }
     }
 }
 
@@ -149,6 +160,10 @@ impl Storage {
     /// # Errors
     /// [`StoreError::Newer`] if a newer program wrote the store. Other errors if it cannot be opened.
     pub fn identities(&self) -> Result<IdentityStores, StoreError> {
+        if let Some(database) = self.url.database() {
+            let store = Arc::new(PostgresKeyStore::open(Arc::clone(database))?);
+            return Ok(IdentityStores { keys: Arc::clone(&store) as _, operators: store });
+        }
         let mut store = SqliteKeyStore::open(&self.path(StoreName::Identities))?;
         if let Some(ballast) = &self.ballast {
             store = store.backed_by(Arc::clone(ballast));
@@ -157,24 +172,58 @@ impl Storage {
         Ok(IdentityStores { keys: Arc::clone(&store) as _, operators: store })
     }
 
-    /// Opens the ledger for an owner, and creates it if it is missing. Releases the holds of owners that have ended.
+    /// Returns whether several programs share the stores.
+    pub const fn is_shared(&self) -> bool {
+        self.url.is_shared()
+    }
+
+    /// Waits until no other program with these stores makes the first keys, and keeps others from it until the lock is
+    /// dropped. `None` if this program has the stores for itself.
+    ///
+    /// # Errors
+    /// Returns an error if the stores cannot be reached.
+    pub fn setup_lock(&self) -> Result<Option<SetupLock>, StoreError> {
+        self.url.database().map(|database| SetupLock::acquire(Arc::clone(database))).transpose()
+    }
+
+    /// Returns a secret that all programs with these stores have in common: `own` if this program has the stores for
+    /// itself or is the first one.
+    ///
+    /// # Errors
+    /// Returns an error if the stores cannot be reached, or hold something else under this name.
+    pub fn shared_secret(&self, name: &str, own: &[u8; 32]) -> Result<[u8; 32], StoreError> {
+        let Some(database) = self.url.database() else { return Ok(*own) };
+        let stored = PostgresKeyStore::open(Arc::clone(database))?.shared_secret(name, own)?;
+        stored.try_into().map_err(|_| StoreError::Corrupt {
+            what: format!("secret `{name}`"),
+            why: "it does not have 32 bytes".to_owned(),
+        })
+    }
+
+    /// Opens the ledger, and creates it if it is missing. Releases the holds of owners that have ended. `owners` makes
+    /// the name under which this process takes holds. It is called again if other processes declared this one dead.
     /// `times` receives the duration of each commit.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read or written, is corrupt, or has a newer format.
     pub fn ledger(
         &self,
-        owner: Owner,
-        now: UnixNanos,
+        mut owners: Box<dyn FnMut() -> Owner + Send>,
+        clock: &Arc<dyn Clock>,
         times: CommitTimes,
     ) -> Result<OpenedLedger, LedgerError> {
+        let owner = owners();
+        if let Some(database) = self.url.database() {
+            return shared_ledger(database, (owner, owners), clock, times);
+        }
+        let now = clock.now();
         let mut journal = SqliteJournal::open(&self.path(StoreName::Ledger))?.timed(times);
         if let Some(ballast) = &self.ballast {
             journal = journal.backed_by(Arc::clone(ballast));
         }
         let (ledger, report) = Ledger::open(Box::new(journal), owner, now)?;
         let admin = LocalLedgerAdmin::new(ledger.clone(), self.reader().ledger());
-        Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), report })
+        Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), owner, report })
     }
 
     /// Opens the store of responses and conversations, and creates it if it is missing. With a guard, the disk's
@@ -228,14 +277,46 @@ impl Storage {
     }
 }
 
+/// Opens the ledger of a database.
+fn shared_ledger(
+    database: &Arc<PostgresUrl>,
+    (owner, owners): (Owner, Box<dyn FnMut() -> Owner + Send>),
+    clock: &Arc<dyn Clock>,
+    times: CommitTimes,
+) -> Result<OpenedLedger, LedgerError> {
+    let journal = PostgresJournal::new(Arc::clone(database))?.timed(times);
+    let presence = PostgresPresence::new(Arc::clone(database))?;
+    let (ledger, report) = SharedLedger::open(
+        Box::new(journal),
+        Box::new(presence),
+        owner,
+        owners,
+        Arc::clone(clock),
+        SharedLedgerOptions::default(),
+    )?;
+    let history = Arc::new(PostgresJournalHistory::new(Arc::clone(database)));
+    let admin = SharedLedgerAdmin::new(ledger.clone(), history);
+    Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), owner, report })
+}
+
 impl StorageReader {
+    /// Returns whether several programs share the stores.
+    pub const fn is_shared(&self) -> bool {
+        self.url.is_shared()
+    }
+
     /// Returns the place of a store, which need not exist.
     pub fn place(&self, store: StoreName) -> StorePlace {
-        StorePlace { path: store.path(&self.url) }
+        let is_shared = matches!(store, StoreName::Identities | StoreName::Ledger);
+        let database = self.url.database().filter(|_| is_shared).map(ToString::to_string);
+        StorePlace { path: store.path(&self.url), database }
     }
 
     /// Returns a reader of the ledger's journal. The journal is opened anew for each question.
     pub fn ledger(&self) -> Arc<dyn JournalHistory> {
+        if let Some(database) = self.url.database() {
+            return Arc::new(PostgresJournalHistory::new(Arc::clone(database)));
+        }
         Arc::new(SqliteJournalHistory::new(&self.path(StoreName::Ledger)))
     }
 
@@ -266,9 +347,8 @@ impl StorageReader {
     /// # Errors
     /// Returns an error if the place holds another kind of store, or that of a newer program.
     pub fn usage(&self) -> Result<Arc<dyn UsageReader>, TraceError> {
-        let [usage, ledger, traces] =
-            [StoreName::Usage, StoreName::Ledger, StoreName::Traces].map(|store| self.path(store));
-        Ok(Arc::new(SqliteUsage::open(&usage, &ledger, &traces)?))
+        let [usage, traces] = [StoreName::Usage, StoreName::Traces].map(|store| self.path(store));
+        Ok(Arc::new(SqliteUsage::open(&usage, self.ledger(), &traces)?))
     }
 
     /// Copies all stores that exist to an empty folder, and returns their number. Each copy is consistent, even while a

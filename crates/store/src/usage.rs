@@ -7,17 +7,17 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos, Usage};
 use headrace_ledger::{
-    HoldSettled, HoldTaken, JournalError, JournalEvent, SettleOutcome, Transaction, decode_row,
+    HoldSettled, HoldTaken, JournalError, JournalEvent, JournalHistory, SettleOutcome, Transaction,
+    decode_row,
 };
 use headrace_trace::{Month, MonthStatement, TraceError, UsageQuery, UsageReader, UsageReport, UsageSums};
 use sqlx::SqliteConnection;
 
 use self::rows::{JournalStep, LineGroup, SettledCall, UsageGroup};
-use crate::journal::JournalReader;
 use crate::sqlite::{CommitDurability, FileFormat, FormatError, SqliteFile};
 
 mod report;
@@ -50,7 +50,7 @@ pub struct SqliteUsage {
 
 struct UsageInner {
     database: SqliteFile,
-    journal: PathBuf,
+    journal: Arc<dyn JournalHistory>,
     traces: PathBuf,
     /// Whether the file has this program's format.
     is_ready: bool,
@@ -64,9 +64,9 @@ impl SqliteUsage {
     ///
     /// # Errors
     /// Fails if the file has another content or comes from a newer program.
-    pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
+    pub fn open(path: &Path, journal: Arc<dyn JournalHistory>, traces: &Path) -> Result<Self, TraceError> {
         let database = SqliteFile::closed(path, CommitDurability::Normal, FORMAT, None);
-        let (journal, traces) = (journal.to_owned(), traces.to_owned());
+        let traces = traces.to_owned();
         let mut inner = UsageInner { database, journal, traces, is_ready: false };
         match inner.prepare() {
             Err(error @ FormatError::Sqlite(_)) => {
@@ -126,19 +126,15 @@ impl UsageInner {
 
     fn catch_up(&mut self) -> Result<(), UsageError> {
         self.prepare()?;
-        // Without a journal nothing was ever charged.
-        if self.journal.exists() {
-            let mut journal = JournalReader::open(&self.journal)?;
-            while self.step(&mut journal)? {}
-        }
+        while self.step()? {}
         self.find_traces()?;
         self.count_refusals()
     }
 
     /// Processes some rows of the journal. Returns whether there may be more.
-    fn step(&mut self, journal: &mut JournalReader) -> Result<bool, UsageError> {
+    fn step(&mut self) -> Result<bool, UsageError> {
         let from = self.database.read(async |open| Ok::<_, FormatError>(rows::journal_row(open).await?))?;
-        let page = journal.after(from, JOURNAL_ROWS_PER_STEP)?;
+        let page = self.journal.rows_after(from, JOURNAL_ROWS_PER_STEP)?;
         let Some(last) = page.last().map(|row| row.sequence) else { return Ok(false) };
         let mut transactions = Vec::new();
         for row in &page {

@@ -1,7 +1,10 @@
 //! Stores that are opened by the URL of their place.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-use headrace_domain::{OrgId, ProjectId, UnixNanos};
+use std::path::Path;
+use std::sync::Arc;
+
+use headrace_domain::{Clock, ManualClock, OrgId, ProjectId, UnixNanos};
 use headrace_ledger::{GrantKind, LedgerOperation, Owner};
 use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_store::disk::DiskGuard;
@@ -10,6 +13,10 @@ use headrace_store::{Storage, StorageUrl, StoreName};
 use headrace_trace::UsageQuery;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(ManualClock::at(NOW))
+}
 
 fn names(folder: &std::path::Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
@@ -24,7 +31,8 @@ fn names(folder: &std::path::Path) -> Vec<String> {
 #[test]
 fn only_the_stores_that_are_asked_for_are_made() {
     let dir = tempfile::tempdir().unwrap();
-    let url: StorageUrl = format!("sqlite:{}", dir.path().display()).parse().unwrap();
+    let url =
+        StorageUrl::parse_in(&format!("sqlite:{}", dir.path().display()), Path::new("/nowhere")).unwrap();
     let storage = Storage::open(url.clone(), None);
     assert_eq!(names(dir.path()), [""; 0]);
     let identities = storage.identities().unwrap();
@@ -34,7 +42,7 @@ fn only_the_stores_that_are_asked_for_are_made() {
     assert!(reader.traces().is_err(), "there are no traces");
     assert!(!reader.place(StoreName::Ledger).exists());
     assert!(reader.place(StoreName::Ledger).to_string().ends_with("/ledger.sqlite"));
-    let opened = storage.ledger(Owner::new(1), NOW, Box::new(|_| ())).unwrap();
+    let opened = storage.ledger(Box::new(|| Owner::new(1)), &clock(), Box::new(|_| ())).unwrap();
     assert_eq!(names(dir.path()), ["identity.sqlite", "ledger.sqlite"]);
     opened.admin.close().unwrap();
 }
@@ -48,7 +56,7 @@ fn a_copy_has_all_stores_and_the_same_ledger() {
     drop(storage.batches(FileLimits::default(), None).unwrap());
     let guard = DiskGuard::of(from.path(), Some(0));
     drop(storage.traces(TraceRetention::default(), u64::MAX, guard).unwrap());
-    let opened = storage.ledger(Owner::new(1), NOW, Box::new(|_| ())).unwrap();
+    let opened = storage.ledger(Box::new(|| Owner::new(1)), &clock(), Box::new(|_| ())).unwrap();
     let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
     let open = LedgerOperation::OpenProject { org: org.clone(), project };
     let (kind, amount) = (GrantKind::Paid, headrace_domain::NanoDollars::new(5));

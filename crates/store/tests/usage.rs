@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use headrace_domain::{
     CallOutcome, EndUser, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, RequestId,
@@ -14,7 +15,7 @@ use headrace_ledger::{
     ChargeLine, GrantKind, JournalEvent, Ledger, LedgerOperation, Owner, ReleaseReason, SettleOutcome,
     decode_row,
 };
-use headrace_store::journal::{SqliteJournal, load_file};
+use headrace_store::journal::{SqliteJournal, SqliteJournalHistory, load_file};
 use headrace_store::trace::{SqliteTraceStore, TraceRetention};
 use headrace_store::usage::SqliteUsage;
 use headrace_trace::{Month, TraceStore, UsageBy, UsageInterval, UsageQuery, UsageReader, decode_record};
@@ -85,7 +86,10 @@ impl World {
 
     fn usage(&self) -> SqliteUsage {
         let at = |name: &str| self.dir.join(name);
-        SqliteUsage::open(&at("usage.sqlite"), &at("ledger.sqlite"), &at("traces.sqlite")).unwrap()
+        {
+            let journal = Arc::new(SqliteJournalHistory::new(&at("ledger.sqlite")));
+            SqliteUsage::open(&at("usage.sqlite"), journal, &at("traces.sqlite")).unwrap()
+        }
     }
 
     /// Makes a call with a hold, and settles it some time later in one of the possible ways. Returns its trace, if it

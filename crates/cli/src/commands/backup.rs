@@ -9,6 +9,7 @@ use headrace_server::datadir;
 use headrace_trace::counted;
 
 use crate::arguments::backup::BackupArgs;
+use headrace_store::StoreName;
 use crate::commands::{CommandError, data_dir, print, recent_calls};
 
 /// Makes a copy, checks it, and prints the result.
@@ -21,6 +22,11 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     if !datadir::has_keys(&from) {
         let why = "name the server's data directory with --data-dir";
         return Err(CommandError::Other(format!("there is no data directory {}: {why}", from.display())));
+    }
+    if datadir::stored(&from).is_shared() {
+        let place = datadir::stored(&from).place(StoreName::Ledger);
+        let why = "back it up with pg_dump, whose copy is of one moment, and the secrets with it";
+        return Err(CommandError::Other(format!("the keys and the ledger are in the database {place}: {why}")));
     }
     let to = args.to.as_path();
     if std::fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_some()) {

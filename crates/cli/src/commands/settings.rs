@@ -18,6 +18,7 @@ pub(super) fn settings(file: Option<&Path>, flags: &SettingFlags) -> SettingLaye
     let mut settings = layered(file, of_process());
     let named = [
         ("data_dir", "--data-dir", &flags.data_dir),
+        ("storage.url", "--storage", &flags.storage),
         ("server.listen", "--listen", &flags.listen),
         ("server.metrics_listen", "--metrics-listen", &flags.metrics_listen),
         ("admin.listen", "--admin-listen", &flags.admin_listen),

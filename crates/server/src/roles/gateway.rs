@@ -11,7 +11,7 @@ use headrace_config::ServerSettings;
 use headrace_domain::{Clock, TraceSink};
 use headrace_gateway::{Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators};
-use headrace_ledger::{CommandResult, LedgerAdmin, LedgerOperation, Receipt};
+use headrace_ledger::{CommandResult, LedgerClient, LedgerOperation, Receipt};
 use headrace_limits::Limits;
 use headrace_terminal::output;
 use tokio::runtime::Handle;
@@ -34,6 +34,8 @@ use crate::{canaries, gauges, objects, spending};
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 /// Interval at which holds that no call settled are expired.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which changes of keys that other servers made are loaded.
+const REFRESH_EVERY: Duration = Duration::from_millis(250);
 /// Interval at which idle limit counters are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Cache of the tokenizer assets of workers' models, relative to the data directory.
@@ -113,9 +115,12 @@ impl GatewayRole {
     /// Spawns the periodic tasks. `reloader` serves other models when an upstream has others than before.
     pub(crate) fn spawn_tasks(&self, reloader: &Arc<ConfigReloader>, tasks: &mut JoinSet<()>) {
         let Self { gateway, stores, upstreams, limits, context, .. } = self;
-        tasks.spawn(expire_holds(Arc::clone(&stores.ledger), Arc::clone(&context.clock)));
+        tasks.spawn(expire_holds(Arc::clone(&stores.ledger_client), Arc::clone(&context.clock)));
         tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
         tasks.spawn(stores.health().tend());
+        if stores.is_shared {
+            tasks.spawn(refresh_identities(Arc::clone(&stores.directory), Arc::clone(&stores.operators)));
+        }
         tasks.spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&stores.directory)));
         tasks.spawn(objects::tend(Arc::downgrade(gateway)));
         let lister = Arc::clone(reloader);
@@ -189,10 +194,10 @@ fn build(
 }
 
 /// Expires holds that no call settled, until the future is dropped.
-async fn expire_holds(ledger: Arc<dyn LedgerAdmin>, clock: Arc<dyn Clock>) {
+async fn expire_holds(ledger: Arc<dyn LedgerClient>, clock: Arc<dyn Clock>) {
     loop {
         tokio::time::sleep(EXPIRE_EVERY).await;
-        let done = ledger.transact(vec![LedgerOperation::ExpireHolds], clock.now());
+        let done = ledger.decide(vec![LedgerOperation::ExpireHolds], clock.now()).await;
         if let [CommandResult::Done(Receipt::ReleasedMany { holds, .. })] = done.verdicts.as_slice()
             && !holds.is_empty()
         {
@@ -205,6 +210,28 @@ async fn expire_holds(ledger: Arc<dyn LedgerAdmin>, clock: Arc<dyn Clock>) {
         }
         // A failing journal reports its own error; the next tick retries.
         let _ = done.durable.await;
+    }
+}
+
+/// Loads keys and operators that other servers changed, until the future is dropped.
+async fn refresh_identities(directory: Arc<Directory>, operators: Arc<Operators>) {
+    let mut was_failing = false;
+    loop {
+        tokio::time::sleep(REFRESH_EVERY).await;
+        let (directory, operators) = (Arc::clone(&directory), Arc::clone(&operators));
+        let refresh = move || match directory.refresh() {
+            Ok(true) => operators.refresh(),
+            Ok(false) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let refreshed = tokio::task::spawn_blocking(refresh).await;
+        let failure = refreshed.ok().and_then(Result::err);
+        if let Some(error) = &failure
+            && !was_failing
+        {
+            tracing::error!(%error, "changes of keys that other servers made cannot be loaded; trying again");
+        }
+        was_failing = failure.is_some();
     }
 }
 

@@ -138,6 +138,11 @@ fn first_keys(
     context: &RoleContext,
 ) -> Result<FirstKeys, String> {
     let (service, stores, now) = (&operators.service, &roles.gateway.stores, context.clock.now());
+    // Servers that start together on an empty database make one first key.
+    let _lock = data_dir.setup_lock().map_err(|error| error.to_string())?;
+    stores.directory.refresh().map_err(|error| error.to_string())?;
+    // An empty batch brings the ledger up to date with what others wrote.
+    let _ = stores.ledger.transact(Vec::new(), now);
     let lost = service.reconcile(now).map_err(|error| error.to_string())?;
     if !lost.is_empty() {
         let names: Vec<_> = lost.iter().map(ToString::to_string).collect();

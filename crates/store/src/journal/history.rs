@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use headrace_ledger::verify::VerifyReport;
-use headrace_ledger::{JournalError, JournalHistory, Transaction, decode_row};
+use headrace_ledger::{JournalError, JournalHistory, JournalRow, Transaction, decode_row};
 
 use super::{JournalReader, PAGE_ROWS, verify_file};
 
@@ -34,6 +34,14 @@ impl JournalHistory for SqliteJournalHistory {
                 }
             }
         }
+    }
+
+    fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        // Without a file nothing was ever written.
+        if !self.path.exists() {
+            return Ok(Vec::new());
+        }
+        JournalReader::open(&self.path)?.after(after, limit)
     }
 
     fn verify(&self) -> Result<VerifyReport, JournalError> {

@@ -34,6 +34,8 @@ pub(crate) struct GatewayStores {
     pub(super) owner: Owner,
     pub(crate) recorder: Arc<TraceRecorder>,
     pub(super) objects: ObjectStores,
+    /// Whether other servers have the same keys and the same ledger.
+    pub(super) is_shared: bool,
     ballast: Arc<DiskBallast>,
 }
 
@@ -50,8 +52,8 @@ impl GatewayStores {
     ) -> Result<Self, String> {
         let timed = Arc::clone(&context.metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
-        let opened = data_dir.ledger(context.clock.as_ref(), times).map_err(|error| error.to_string())?;
-        let (OpenedLedger { client: ledger_client, admin: ledger, report }, owner) = opened;
+        let opened = data_dir.ledger(&context.clock, times).map_err(|error| error.to_string())?;
+        let OpenedLedger { client: ledger_client, admin: ledger, owner, report } = opened;
         if let Some(why) = &report.snapshot_refused {
             tracing::warn!(why, "the ledger's snapshot was passed over and everything replayed");
         }
@@ -82,7 +84,8 @@ impl GatewayStores {
         let recorder = TraceRecorder::start(Some(traces), Arc::clone(&context.metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
         let ballast = Arc::clone(data_dir.ballast());
-        Ok(Self { directory, operators, ledger, ledger_client, owner, recorder, objects, ballast })
+        let is_shared = data_dir.storage().is_shared();
+        Ok(Self { directory, operators, ledger, ledger_client, owner, recorder, objects, is_shared, ballast })
     }
 
     /// The health of the stores. Clones share it.
@@ -103,7 +106,9 @@ impl GatewayStores {
     /// # Errors
     /// Returns why not every call is settled on the disk.
     pub(super) fn close(&self) -> Result<(), String> {
-        let open = self.ledger.open_holds();
+        // Other servers of the same ledger go on with theirs.
+        let mut open = self.ledger.open_holds();
+        open.retain(|held| held.owner == self.owner);
         let closed = self.ledger.close();
         if !self.recorder.close(TRACE_CLOSE) {
             tracing::warn!("the last traces could not be stored in time");

@@ -1,0 +1,104 @@
+//! Reads the shared journal beside its gateways, or without any. Must not know what is searched for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_ledger::verify::{JournalVerifier, VerifyReport};
+use headrace_ledger::{JournalError, JournalHistory, JournalRow, Transaction, decode_row};
+use tokio_postgres::{Client, Error};
+
+use crate::journal::{row_of, rows_after, snapshot_of};
+use crate::schema::journal_error;
+use crate::session::Session;
+use crate::url::PostgresUrl;
+
+/// Rows read at a time.
+const PAGE_ROWS: i64 = 256;
+/// How long reading a page may take.
+const READ_LIMIT: Duration = Duration::from_secs(30);
+/// Reads everything as of one moment.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+
+/// The shared journal of a database, read on a new connection for each question.
+#[derive(Debug, Clone)]
+pub struct PostgresJournalHistory {
+    url: Arc<PostgresUrl>,
+}
+
+impl PostgresJournalHistory {
+    /// Names the database. No connection is opened yet.
+    pub const fn new(url: Arc<PostgresUrl>) -> Self {
+        Self { url }
+    }
+}
+
+impl JournalHistory for PostgresJournalHistory {
+    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
+        let mut session = Session::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let mut after = i64::try_from(after).unwrap_or(i64::MAX);
+        loop {
+            let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, PAGE_ROWS).await);
+            let rows = rows.map_err(journal_error)?;
+            let Some(last) = rows.last() else { return Ok(false) };
+            after = last.get(0);
+            for row in &rows {
+                if decode_row(&row_of(row)?)?.iter().any(is_it) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        let mut session = Session::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let (after, limit) =
+            (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
+        let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, limit).await);
+        rows.map_err(journal_error)?.iter().map(row_of).collect()
+    }
+
+    fn verify(&self) -> Result<VerifyReport, JournalError> {
+        let mut session = Session::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let snapshots = "SELECT sequence, format_version, row_checksum, checksum, payload FROM headrace.snapshot \
+                         ORDER BY sequence";
+        let (head, kept) = session
+            .run(READ_LIMIT, async |client: &Client| -> Result<_, Error> {
+                client.batch_execute(BEGIN).await?;
+                let head = "SELECT sequence, checksum FROM headrace.head WHERE id = 0";
+                let head = client.query_typed_one(head, &[]).await?;
+                Ok((head, client.query_typed(snapshots, &[]).await?))
+            })
+            .map_err(journal_error)?;
+        let mut unreadable = Vec::new();
+        let mut read = Vec::new();
+        for row in &kept {
+            match snapshot_of(row) {
+                Ok(snapshot) => read.push(snapshot),
+                Err(error) => unreadable.push(error),
+            }
+        }
+        let mut verifier = JournalVerifier::new(&read);
+        let (mut after, mut checksum) = (0_i64, vec![0; 32]);
+        loop {
+            let rows =
+                session.run_open(READ_LIMIT, async |client| rows_after(client, after, PAGE_ROWS).await);
+            let rows = rows.map_err(journal_error)?;
+            let Some(last) = rows.last() else { break };
+            (after, checksum) = (last.get(0), last.get(4));
+            for row in &rows {
+                match row_of(row) {
+                    Ok(row) => verifier.row(&row),
+                    Err(error) => unreadable.push(error),
+                }
+            }
+        }
+        let last = u64::try_from(after).unwrap_or(0);
+        for error in unreadable {
+            verifier.find(last, error.to_string());
+        }
+        if (head.get::<_, i64>(0), head.get::<_, &[u8]>(1)) != (after, checksum.as_slice()) {
+            verifier.find(last, "the head of the journal does not name its last row".to_owned());
+        }
+        Ok(verifier.finish())
+    }
+}

@@ -1,0 +1,84 @@
+//! Operators in the shared tables. Knows only hashes, never an operator's key.
+
+use headrace_domain::UnixNanos;
+use headrace_identity::{
+    AuditEntry, KeyHash, OperatorId, OperatorRecord, OperatorStore, Role, StoreError, StoredOperator,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::rows::{RowFailure, hash, nanos, optional_time, parsed, time};
+use super::{LIMIT, PostgresKeyStore, exists, log};
+
+const WHAT: &str = "operator";
+
+impl OperatorStore for PostgresKeyStore {
+    fn operators(&self) -> Result<Vec<StoredOperator>, StoreError> {
+        self.read("loading operators", LIMIT, async |client| {
+            let all = "SELECT id, hash, name, role, hint, created, revoked FROM headrace.operators ORDER BY position";
+            client.query_typed(all, &[]).await?.iter().map(operator).collect()
+        })
+    }
+
+    fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError> {
+        let StoredOperator { hash, record } = operator;
+        self.write("adding an operator", async |client| {
+            let (id, hash, role) = (record.id.as_str(), hash.as_bytes().as_slice(), record.role.name());
+            let (created, revoked) = (nanos(record.created)?, record.revoked.map(nanos).transpose()?);
+            let taken = "SELECT FROM headrace.operators WHERE id = $1 OR hash = $2";
+            if exists(client, taken, &[(&id, Type::TEXT), (&hash, Type::BYTEA)]).await? {
+                return Err(StoreError::Duplicate { what: WHAT }.into());
+            }
+            client
+                .execute_typed(
+                    "INSERT INTO headrace.operators (id, hash, name, role, hint, created, revoked) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7)",
+                    &[
+                        (&id, Type::TEXT),
+                        (&hash, Type::BYTEA),
+                        (&record.name, Type::TEXT),
+                        (&role, Type::TEXT),
+                        (&record.hint, Type::TEXT),
+                        (&created, Type::INT8),
+                        (&revoked, Type::INT8),
+                    ],
+                )
+                .await?;
+            log(client, audit).await.map(drop)
+        })
+    }
+
+    fn set_operator_revoked(
+        &self,
+        id: &OperatorId,
+        at: UnixNanos,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError> {
+        self.write("revoking an operator", async |client| {
+            let (id, at) = (id.as_str(), nanos(at)?);
+            let set = "UPDATE headrace.operators SET revoked = $2 WHERE id = $1 AND revoked IS NULL";
+            if client.execute_typed(set, &[(&id, Type::TEXT), (&at, Type::INT8)]).await? > 0 {
+                return log(client, audit).await.map(drop);
+            }
+            match exists(client, "SELECT FROM headrace.operators WHERE id = $1", &[(&id, Type::TEXT)]).await?
+            {
+                true => Ok(()),
+                false => Err(StoreError::NotFound { what: WHAT }.into()),
+            }
+        })
+    }
+}
+
+fn operator(row: &Row) -> Result<StoredOperator, RowFailure> {
+    Ok(StoredOperator {
+        hash: KeyHash::from_bytes(hash(row, "hash")?),
+        record: OperatorRecord {
+            id: parsed(row, "id", OperatorId::new)?,
+            name: row.try_get("name")?,
+            role: parsed(row, "role", |text| Role::named(text).ok_or("there is no such role"))?,
+            hint: row.try_get("hint")?,
+            created: time(row, "created")?,
+            revoked: optional_time(row, "revoked")?,
+        },
+    })
+}

@@ -1,0 +1,129 @@
+//! Rows of the identity tables: how they are decoded, and what may be wrong with them. Knows no statements.
+
+use std::fmt;
+
+use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
+use headrace_identity::{
+    AuditEntry, AuditHash, AuditRow, KeyHash, KeyRecord, OrgRecord, ProjectRecord, StoreError, StoredKey,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_postgres::{Error, Row};
+
+/// Why a call failed.
+pub(super) enum RowFailure {
+    /// The database could not be reached, or refused a statement.
+    Database(Error),
+    Store(Box<StoreError>),
+}
+
+impl From<Error> for RowFailure {
+    fn from(error: Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<StoreError> for RowFailure {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Box::new(error))
+    }
+}
+
+pub(super) fn corrupt(what: impl fmt::Display, why: impl fmt::Display) -> RowFailure {
+    StoreError::Corrupt { what: what.to_string(), why: why.to_string() }.into()
+}
+
+pub(super) fn org(row: &Row) -> Result<OrgRecord, RowFailure> {
+    Ok(OrgRecord {
+        id: parsed(row, "id", OrgId::new)?,
+        limits: from_json(row, "limits")?,
+        regions: from_json(row, "regions")?,
+        created: time(row, "created")?,
+    })
+}
+
+pub(super) fn project(row: &Row) -> Result<ProjectRecord, RowFailure> {
+    Ok(ProjectRecord {
+        id: parsed(row, "id", ProjectId::new)?,
+        org: parsed(row, "org", OrgId::new)?,
+        limits: from_json(row, "limits")?,
+        created: time(row, "created")?,
+    })
+}
+
+pub(super) fn key(row: &Row) -> Result<StoredKey, RowFailure> {
+    Ok(StoredKey {
+        hash: KeyHash::from_bytes(hash(row, "hash")?),
+        record: KeyRecord {
+            id: parsed(row, "id", KeyId::new)?,
+            org: parsed(row, "org", OrgId::new)?,
+            project: parsed(row, "project", ProjectId::new)?,
+            name: row.try_get("name")?,
+            hint: row.try_get("hint")?,
+            models: from_json(row, "models")?,
+            endpoints: from_json(row, "endpoints")?,
+            limits: from_json(row, "limits")?,
+            regions: from_json(row, "regions")?,
+            created: time(row, "created")?,
+            expires: optional_time(row, "expires")?,
+            revoked: optional_time(row, "revoked")?,
+        },
+    })
+}
+
+pub(super) fn audit_row(row: &Row) -> Result<AuditRow, RowFailure> {
+    Ok(AuditRow {
+        seq: number(row, "seq")?,
+        previous: AuditHash::from_bytes(hash(row, "previous")?),
+        hash: AuditHash::from_bytes(hash(row, "hash")?),
+        entry: AuditEntry {
+            at: time(row, "at")?,
+            actor: row.try_get("actor")?,
+            act: row.try_get("act")?,
+            subject: row.try_get("subject")?,
+            detail: row.try_get("detail")?,
+        },
+    })
+}
+
+pub(super) fn parsed<T, E: fmt::Display>(
+    row: &Row,
+    column: &str,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, RowFailure> {
+    let text: &str = row.try_get(column)?;
+    parse(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(row: &Row, column: &str) -> Result<T, RowFailure> {
+    let text: &str = row.try_get(column)?;
+    serde_json::from_str(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
+}
+
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String, RowFailure> {
+    serde_json::to_string(value).map_err(|error| corrupt("a record to be written", error))
+}
+
+pub(super) fn hash(row: &Row, column: &str) -> Result<[u8; 32], RowFailure> {
+    let blob: &[u8] = row.try_get(column)?;
+    blob.try_into().map_err(|_| corrupt(format_args!("column `{column}`"), "it does not have 32 bytes"))
+}
+
+pub(super) fn number(row: &Row, column: &str) -> Result<u64, RowFailure> {
+    let number: i64 = row.try_get(column)?;
+    u64::try_from(number).map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))
+}
+
+pub(super) fn time(row: &Row, column: &str) -> Result<UnixNanos, RowFailure> {
+    number(row, column).map(UnixNanos::new)
+}
+
+pub(super) fn optional_time(row: &Row, column: &str) -> Result<Option<UnixNanos>, RowFailure> {
+    let number: Option<i64> = row.try_get(column)?;
+    let time = number.map(u64::try_from).transpose();
+    Ok(time.map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))?.map(UnixNanos::new))
+}
+
+pub(super) fn nanos(time: UnixNanos) -> Result<i64, RowFailure> {
+    i64::try_from(time.get()).map_err(|_| corrupt("a time to be written", "it lies beyond the year 2262"))
+}

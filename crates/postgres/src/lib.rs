@@ -1,0 +1,18 @@
+//! PostgreSQL behind the seams that several gateways share: the ledger's journal, keys, operators and the audit log. Every connection blocks its thread, has
+//! its own deadline for each statement, and works through a pooler in transaction mode. Knows no HTTP, no engine, and not
+//! what the rows mean.
+
+mod history;
+mod identity;
+mod journal;
+mod schema;
+mod session;
+mod setup;
+mod tls;
+mod url;
+
+pub use history::PostgresJournalHistory;
+pub use identity::PostgresKeyStore;
+pub use journal::{PostgresJournal, PostgresPresence};
+pub use setup::SetupLock;
+pub use url::{PostgresUrl, PostgresUrlError};

@@ -1,0 +1,176 @@
+//! One connection to the database, used by one thread that waits for each answer. A statement has a deadline; a
+//! connection that missed it is closed, because nobody knows what it still does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_postgres::error::Severity;
+use tokio_postgres::{Client, Error, NoTls};
+
+use crate::tls;
+use crate::url::{PostgresUrl, TlsMode};
+
+/// How long opening a connection may take, with its handshakes.
+const CONNECT_LIMIT: Duration = Duration::from_secs(4);
+
+/// A connection, which is opened when it is needed.
+pub(crate) struct Session {
+    url: Arc<PostgresUrl>,
+    runtime: Runtime,
+    client: Option<Client>,
+}
+
+/// The reason why statements failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum SessionFault {
+    /// The server answered with an error. The transaction was rolled back.
+    Refused {
+        /// The SQLSTATE.
+        code: String,
+        /// What happened and where.
+        why: String,
+    },
+    /// The server did not answer, or the connection broke. What was sent may have been done.
+    Lost {
+        /// What happened and where.
+        why: String,
+    },
+}
+
+impl SessionFault {
+    pub(crate) fn why(self) -> String {
+        match self {
+            Self::Refused { why, .. } | Self::Lost { why } => why,
+        }
+    }
+}
+
+impl Session {
+    /// Prepares a connection. It is not opened yet.
+    pub(crate) fn new(url: Arc<PostgresUrl>) -> Result<Self, SessionFault> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| SessionFault::Lost { why: error.to_string() })?;
+        Ok(Self { url, runtime, client: None })
+    }
+
+    pub(crate) fn url(&self) -> &PostgresUrl {
+        &self.url
+    }
+
+    /// Closes the connection. The next statement opens another one.
+    pub(crate) fn close(&mut self) {
+        self.client = None;
+    }
+
+    /// Runs statements within `limit`, on an open connection or a new one.
+    pub(crate) fn run<T: Send>(
+        &mut self,
+        limit: Duration,
+        statements: impl AsyncFnOnce(&Client) -> Result<T, Error> + Send,
+    ) -> Result<T, SessionFault> {
+        self.open()?;
+        self.run_open(limit, statements)
+    }
+
+    /// Like [`Session::run`], but never opens a connection: for statements that continue a transaction.
+    pub(crate) fn run_open<T: Send>(
+        &mut self,
+        limit: Duration,
+        statements: impl AsyncFnOnce(&Client) -> Result<T, Error> + Send,
+    ) -> Result<T, SessionFault> {
+        let Some(client) = &self.client else {
+            return Err(SessionFault::Lost { why: format!("{}: the connection is closed", self.url) });
+        };
+        let done =
+            block_on(&self.runtime, || async { tokio::time::timeout(limit, statements(client)).await });
+        let error = match done {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => error,
+            Err(_) => {
+                self.close();
+                let why = format!("{}: no answer within {} ms", self.url, limit.as_millis());
+                return Err(SessionFault::Lost { why });
+            }
+        };
+        // A fatal error ends the connection, which this client may not have noticed yet.
+        let is_fatal = error.as_db_error().is_some_and(|refused| {
+            matches!(refused.parsed_severity(), Some(Severity::Fatal | Severity::Panic) | None)
+        });
+        let is_closed = client.is_closed() || is_fatal;
+        if is_closed {
+            self.close();
+        }
+        Err(fault(&self.url, &error, is_closed))
+    }
+
+    fn open(&mut self) -> Result<(), SessionFault> {
+        if self.client.as_ref().is_some_and(|client| !client.is_closed()) {
+            return Ok(());
+        }
+        self.client = None;
+        let lost = |why: String| SessionFault::Lost { why: format!("{}: {why}", self.url) };
+        let url = Arc::clone(&self.url);
+        let connector = match &url.tls {
+            TlsMode::Disabled => None,
+            TlsMode::Verified { roots } => Some(tls::connector(roots.as_deref()).map_err(lost)?),
+        };
+        let opened = block_on(&self.runtime, || async {
+            let connecting = async {
+                // The connection works on this runtime, whenever this thread waits for an answer.
+                Ok(match connector {
+                    None => {
+                        let (client, connection) = url.config.connect(NoTls).await?;
+                        tokio::spawn(async move { drop(connection.await) });
+                        client
+                    }
+                    Some(connector) => {
+                        let (client, connection) = url.config.connect(connector).await?;
+                        tokio::spawn(async move { drop(connection.await) });
+                        client
+                    }
+                })
+            };
+            tokio::time::timeout(CONNECT_LIMIT, connecting).await
+        });
+        match opened {
+            Ok(Ok(client)) => {
+                self.client = Some(client);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(fault(&self.url, &error, true)),
+            Err(_) => Err(lost(format!("no connection within {} s", CONNECT_LIMIT.as_secs()))),
+        }
+    }
+}
+
+fn fault(url: &PostgresUrl, error: &Error, is_closed: bool) -> SessionFault {
+    match error.as_db_error() {
+        Some(refused) if !is_closed => SessionFault::Refused {
+            code: refused.code().code().to_owned(),
+            why: format!("{url}: {}", refused.message()),
+        },
+        Some(refused) => SessionFault::Lost { why: format!("{url}: {}", refused.message()) },
+        None => {
+            let mut why = format!("{url}: {error}");
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                why = format!("{why}: {cause}");
+                source = cause.source();
+            }
+            SessionFault::Lost { why }
+        }
+    }
+}
+
+/// Runs a future to its end on this thread's own runtime. A thread that already runs another runtime lends the work to a
+/// thread of its own.
+fn block_on<T: Send, F: Future<Output = T>>(runtime: &Runtime, work: impl FnOnce() -> F + Send) -> T {
+    if Handle::try_current().is_err() {
+        return runtime.block_on(work());
+    }
+    std::thread::scope(|scope| match scope.spawn(|| runtime.block_on(work())).join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}

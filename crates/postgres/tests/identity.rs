@@ -1,0 +1,146 @@
+//! Keys, operators and the audit log over real PostgreSQL servers, with two gateways: one suite for every installed
+//! version.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+
+use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock};
+use headrace_identity::{
+    AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyStore as _, NewKey, Operators,
+    RateLimits, Revocation, Role,
+};
+use headrace_postgres::{PostgresKeyStore, PostgresUrl, SetupLock};
+
+use support::{PostgresServer, versions};
+
+fn parsed(server: &PostgresServer) -> Arc<PostgresUrl> {
+    Arc::new(server.url().parse().unwrap())
+}
+
+fn open(url: &Arc<PostgresUrl>) -> (Arc<PostgresKeyStore>, Directory, Operators) {
+    let store = Arc::new(PostgresKeyStore::open(Arc::clone(url)).unwrap());
+    let secret = || HashSecret::new([7; 32]);
+    let directory = Directory::open(Arc::clone(&store) as _, secret()).unwrap();
+    let operators = Operators::open(Arc::clone(&store) as _, &secret()).unwrap();
+    (store, directory, operators)
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
+fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain() {
+    for bin in versions() {
+        println!("{}", bin.display());
+        let server = PostgresServer::start(&bin);
+        let url = parsed(&server);
+        let (store, here, operators_here) = open(&url);
+        let (_, there, operators_there) = open(&url);
+        let now = SystemClock::new().now();
+        let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
+        let none = RateLimits::default();
+        here.create_org(org.clone(), none, "test", now).unwrap();
+        here.create_project(project.clone(), org.clone(), none, "test", now).unwrap();
+        let (key, secret) =
+            here.create_key(NewKey::new(org.clone(), project.clone(), "first"), "test", now).unwrap();
+        let secret = secret.expose_secret();
+        assert_eq!(there.authenticate(secret, now).unwrap_err(), AuthRefusal::Unknown);
+        assert!(there.refresh().unwrap());
+        assert!(!there.refresh().unwrap(), "nothing changed since");
+        assert_eq!(there.authenticate(secret, now).unwrap().project, project);
+
+        let limits = RateLimits { requests_per_minute: Some(9), ..none };
+        let regions = Residency::only([Region::new("eu").unwrap()]);
+        there.set_key_limits(&key.id, limits, "test", now).unwrap();
+        there.set_key_regions(&key.id, regions.clone(), "test", now).unwrap();
+        assert!(here.refresh().unwrap());
+        assert_eq!(here.key(&key.id).map(|key| (key.limits, key.regions)), Some((limits, regions)));
+
+        let seen = there.revocations();
+        assert_eq!(here.revoke(&key.id, "test", now).unwrap(), Revocation::Written);
+        assert!(there.refresh().unwrap());
+        assert_eq!(there.authenticate(secret, now).unwrap_err(), AuthRefusal::Revoked);
+        assert!(there.revocations() > seen, "calls in flight check their keys again");
+
+        let (operator, operator_key) = operators_here.create("kim", Role::Owner, "test", now).unwrap();
+        assert!(operators_there.authenticate(operator_key.expose_secret()).is_err());
+        operators_there.refresh().unwrap();
+        assert_eq!(operators_there.authenticate(operator_key.expose_secret()).unwrap().id, operator.id);
+
+        // Both write at once.
+        std::thread::scope(|scope| {
+            for (directory, name) in [(&here, "a"), (&there, "b")] {
+                let (org, project) = (&org, &project);
+                scope.spawn(move || {
+                    for n in 0..20 {
+                        let new = NewKey::new(org.clone(), project.clone(), &format!("{name}{n}"));
+                        directory.create_key(new, "test", now).unwrap();
+                    }
+                });
+            }
+        });
+        here.refresh().unwrap();
+        assert_eq!(here.list().len(), 41);
+        let end = here.verify_audit().unwrap();
+        assert_eq!((end.rows, end), (47, there.verify_audit().unwrap()));
+        assert_eq!(here.audit_of("key.create", None, 100).unwrap().len(), 41);
+
+        let row = here.announce(&store.audit(0, 1).unwrap()[0].entry, "an act").unwrap();
+        assert_eq!(there.announced().unwrap(), [(row, "an act".to_owned())]);
+        there.conclude(row, None).unwrap();
+        assert_eq!(here.announced().unwrap(), []);
+
+        let other = Arc::new(PostgresKeyStore::open(Arc::clone(&url)).unwrap());
+        let refused = Directory::open(other, HashSecret::new([8; 32]));
+        assert!(matches!(refused, Err(IdentityError::WrongSecret)));
+        assert_eq!(store.shared_secret("salt", &[1; 32]).unwrap(), [1; 32]);
+        assert_eq!(store.shared_secret("salt", &[2; 32]).unwrap(), [1; 32], "the first one counts");
+    }
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
+fn one_gateway_at_a_time_makes_the_first_keys() {
+    for bin in versions() {
+        let server = PostgresServer::start(&bin);
+        let url = parsed(&server);
+        let inside = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let lock = SetupLock::acquire(Arc::clone(&url)).unwrap();
+                    assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                    drop(lock);
+                });
+            }
+        });
+    }
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
+fn a_database_that_is_away_is_an_error_and_a_revocation_counts_in_memory() {
+    for bin in versions() {
+        let mut server = PostgresServer::start(&bin);
+        let url = parsed(&server);
+        let (_, here, _) = open(&url);
+        let now = SystemClock::new().now();
+        let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
+        let none = RateLimits::default();
+        here.create_org(org.clone(), none, "test", now).unwrap();
+        here.create_project(project.clone(), org.clone(), none, "test", now).unwrap();
+        let (key, secret) = here.create_key(NewKey::new(org, project, "first"), "test", now).unwrap();
+        server.crash();
+        assert!(here.refresh().is_err());
+        assert!(matches!(here.revoke(&key.id, "test", now).unwrap(), Revocation::InMemory { .. }));
+        assert_eq!(here.authenticate(secret.expose_secret(), now).unwrap_err(), AuthRefusal::Revoked);
+        assert!(here.failing().is_some());
+        server.resume();
+        here.tend().unwrap();
+        let (_, there, _) = open(&url);
+        assert_eq!(there.authenticate(secret.expose_secret(), now).unwrap_err(), AuthRefusal::Revoked);
+    }
+}

