@@ -76,5 +76,8 @@ pub(crate) fn read(
     }?;
     facts::check_pair_factors(&fields, &config)?;
     unread::refuse_unread(&fields, &known)?;
+    if architecture != Architecture::Ministral3 {
+        unread::refuse_growth(&fields)?;
+    }
     Ok(config)
 }

@@ -400,6 +400,16 @@ fn unsupported_features_are_refused_with_the_field_named() {
         ),
         set("rope_parameters", json!({"partial_rotary_factor": 0.5}), &["partial_rotary_factor", "0.5"]),
         set("partial_rotary_factor", json!(0.25), &["partial_rotary_factor", "0.25"]),
+        set(
+            "rope_parameters",
+            json!({"llama_4_scaling_beta": 0.1}),
+            &["rope_parameters.llama_4_scaling_beta", "0.1", "no such option"],
+        ),
+        set(
+            "rope_scaling",
+            json!({"type": "default", "llama_4_scaling_beta": 0.1}),
+            &["rope_scaling.llama_4_scaling_beta", "0.1", "no such option"],
+        ),
         set("hidden_act", json!("gelu"), &["hidden_act", "\"gelu\"", "\"silu\" is"]),
         set(
             "quantization_config",
@@ -509,7 +519,8 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn switches_that_are_not_in_use_are_accepted() {
-    let accepted: [(&str, Value); 8] = [
+    let accepted: [(&str, Value); 9] = [
+        ("rope_parameters", json!({"rope_type": "default", "llama_4_scaling_beta": 0.0})),
         ("rope_scaling", json!({"type": "default"})),
         ("rope_scaling", json!({})),
         ("rope_parameters", json!({"rope_type": "default", "rope_theta": 10000})),
@@ -531,6 +542,27 @@ fn switches_that_are_not_in_use_are_accepted() {
     // First the window begins after the last layer. Then the window is as long as the context.
     Files::good().edit("config.json", |config| window(config, 2, 8)).open().unwrap();
     Files::good().edit("config.json", |config| window(config, 0, 256)).open().unwrap();
+}
+
+/// Only Ministral 3 has queries that grow with their position, in both spellings.
+#[test]
+fn queries_grow_in_ministral_only() {
+    let rope = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+        "llama_4_scaling_beta": 0.1});
+    for object in ["rope_parameters", "rope_scaling"] {
+        let config = |class: &str| {
+            let members = json!({"architectures": [class], "hidden_size": 64, "num_hidden_layers": 1,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 64, "vocab_size": 64,
+                object: rope});
+            ModelConfig::from_json(&serde_json::to_vec(&members).unwrap())
+        };
+        let ministral = config("Ministral3ForCausalLM").unwrap();
+        let rotary = ministral.layers[0].mixer.attention().unwrap().rotary.unwrap();
+        let growth = rotary.growth.map(|growth| (growth.beta, growth.positions));
+        assert_eq!(growth, Some((0.1, 64)), "{object}");
+        let refusal = config("MistralForCausalLM").unwrap_err().to_string();
+        assert!(refusal.contains(&format!("{object}.llama_4_scaling_beta")), "{refusal}");
+    }
 }
 
 #[test]

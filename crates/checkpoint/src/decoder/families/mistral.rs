@@ -23,7 +23,12 @@ pub(super) fn ministral(fields: &Fields<'_>) -> Result<ModelConfig, CheckpointEr
     let facts = ModelFacts::read(fields, DEFAULTS)?;
     let window = facts.window(None)?;
     let rope = Rope::read(fields)?;
-    let growth = match fields.object("rope_parameters")? {
+    // transformers takes the older spelling for the same object.
+    let object = match fields.object("rope_parameters")? {
+        Some(object) => Some(object),
+        None => fields.object("rope_scaling")?,
+    };
+    let growth = match object {
         None => None,
         Some(rope) => {
             let positions = rope.count("original_max_position_embeddings", 1..=limits::MAX_POSITIONS)?;

@@ -90,6 +90,11 @@ const ARITHMETIC_FIELDS: &[(&str, NeutralValue)] = &[
     ("shared_intermediate_size", NeutralValue::Zero),
 ];
 
+/// The objects of the rotary embedding, in both spellings.
+const ROPE_OBJECTS: [&str; 2] = ["rope_parameters", "rope_scaling"];
+/// A field of these objects: queries grow with their position.
+const GROWTH: &str = "llama_4_scaling_beta";
+
 /// A value that changes nothing.
 #[derive(Clone, Copy)]
 enum NeutralValue {
@@ -117,6 +122,18 @@ impl NeutralValue {
             (Self::FullAttention, _) => false,
         }
     }
+}
+
+/// Refuses queries that grow with their position, for an architecture that does not read it.
+pub(super) fn refuse_growth(fields: &Fields<'_>) -> Result<(), CheckpointError> {
+    for object in ROPE_OBJECTS {
+        let Some(Value::Object(members)) = fields.peek(object) else { continue };
+        let rope = fields.within(object, members);
+        if let Some(value) = rope.peek(GROWTH).filter(|value| !NeutralValue::Zero.is(value)) {
+            return Err(rope.unsupported(GROWTH, value, NO_SUCH_OPTION));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a field that changes the arithmetic and that was not read.
