@@ -327,17 +327,23 @@ impl BlockPool {
         &self.pins
     }
 
-    /// For tests: every block's state, the ids in the free lists in order, and the index.
-    pub(crate) fn audit(&self) -> (&[Block], Vec<u32>, &ByKey<u32>) {
-        let mut list = Vec::new();
-        for List { head, .. } in self.lists {
-            let mut at = head;
-            while at != NONE && list.len() <= self.blocks.len() {
-                list.push(at);
-                at = self.blocks[at as usize].next;
-            }
-        }
-        (&self.blocks, list, &self.index)
+    /// For tests: every block's state.
+    pub(crate) fn audit(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// For tests: the ids in the free lists, in order. Ends one id after a list that has a ring.
+    pub(crate) fn audit_free(&self) -> impl Iterator<Item = u32> + '_ {
+        let next = |&at: &u32| self.blocks.get(at as usize).map(|block| block.next);
+        let of = move |list: &List| {
+            std::iter::successors(Some(list.head), next).take_while(|&block| block != NONE)
+        };
+        self.lists.iter().flat_map(of).take(self.blocks.len() + 1)
+    }
+
+    /// For tests: the block found by each key.
+    pub(crate) fn audit_index(&self) -> &ByKey<u32> {
+        &self.index
     }
 }
 

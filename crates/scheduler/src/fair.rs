@@ -404,10 +404,12 @@ impl FairQueue {
         }
     }
 
-    /// For tests: every queued id with its tenant and class. Returns an error if the sets and counts disagree with the
-    /// queues.
-    pub(crate) fn audit(&self) -> Result<Vec<(SeqId, u64, Class)>, String> {
-        let mut queued = Vec::new();
+    /// For tests: calls `queued` with every queued id, its tenant and its class. Returns its error, or one if the sets
+    /// and counts disagree with the queues.
+    pub(crate) fn audit(
+        &self,
+        mut queued: impl FnMut(SeqId, u64, Class) -> Result<(), String>,
+    ) -> Result<(), String> {
         for class in Class::SERVED {
             let mut count = 0;
             for (&tenant, entry) in &self.tenants {
@@ -418,7 +420,7 @@ impl FairQueue {
                     return Err(format!("tenant {tenant}: listed {listed} with {} waiting", queue.len()));
                 }
                 count += queue.len();
-                queued.extend(queue.iter().map(|&id| (id, tenant, class)));
+                queue.iter().try_for_each(|&id| queued(id, tenant, class))?;
             }
             if count != self.len(class) {
                 return Err(format!("{class:?}: {count} queued, {} counted", self.len(class)));
@@ -432,6 +434,6 @@ impl FairQueue {
         if busy != self.busy_weight {
             return Err(format!("weights of {busy} are busy, {} counted", self.busy_weight));
         }
-        Ok(queued)
+        Ok(())
     }
 }

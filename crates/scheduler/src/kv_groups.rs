@@ -29,6 +29,11 @@ impl HeldBlocks {
         self.ids.iter()
     }
 
+    /// Whether it holds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ids.iter().all(Vec::is_empty) && self.source.is_none()
+    }
+
     /// Number of blocks held in each group.
     pub(crate) fn held(&self) -> PerGroup<usize> {
         let mut held = self.ids.map(Vec::len);

@@ -341,6 +341,11 @@ impl Slab {
         Some(taken)
     }
 
+    /// Number of slots, vacant ones included. Each id's slot is below it.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &Sequence)> {
         self.slots.iter().enumerate().filter_map(|(index, (generation, sequence))| {
             let id = SeqId { index: index as u32, generation: *generation };

@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use headrace_domain::{CacheLife, CachePin, CacheSalt};
@@ -15,7 +14,7 @@ use headrace_scheduler::{
 
 mod common;
 
-use common::memory::{Chunk, Memory};
+use common::memory::{Chunk, Memory, chain};
 use common::{Rng, each_seed, mix, seeds};
 
 /// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
@@ -26,9 +25,14 @@ const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
 /// the weights (1 to 4) of three other tenants.
 const STILL_TOKENS: usize = (912 + 1024) * (2 + 3 + 4);
 
+/// Number of tenants.
+const TENANTS: usize = 4;
+
 #[derive(Debug)]
 struct Known {
     tokens: Vec<u32>,
+    /// The hashes up to the leading tokens, as many as were needed so far. They are the same at each recompute.
+    hashes: Vec<u64>,
     prompt: usize,
     max_new: usize,
     tenant: u64,
@@ -42,6 +46,71 @@ struct Known {
     paused: bool,
     /// Tokens computed for others of its class since it last advanced while running.
     still: usize,
+    /// Whether the planned step computes it.
+    served: bool,
+}
+
+impl Known {
+    /// Computes the hashes up to each of the first `end` tokens.
+    fn ensure_hashes(&mut self, end: usize) {
+        let mut hash = self.hashes.last().copied().unwrap_or(0);
+        let from = self.hashes.len().min(end);
+        self.hashes.extend(self.tokens[from..end].iter().map(|&token| {
+            hash = chain(hash, self.salt, token);
+            hash
+        }));
+    }
+}
+
+/// The living sequences, by their slots.
+#[derive(Debug, Default)]
+struct Living {
+    slots: Vec<Option<(SeqId, Known)>>,
+    count: usize,
+}
+
+impl Living {
+    fn get(&self, id: SeqId) -> Option<&Known> {
+        let (of, known) = self.slots.get(id.slot())?.as_ref()?;
+        (*of == id).then_some(known)
+    }
+
+    fn get_mut(&mut self, id: SeqId) -> Option<&mut Known> {
+        let (of, known) = self.slots.get_mut(id.slot())?.as_mut()?;
+        (*of == id).then_some(known)
+    }
+
+    /// Adds a sequence. Returns `false` if another one lives in its slot.
+    fn insert(&mut self, id: SeqId, known: Known) -> bool {
+        let slots = self.slots.len().max(id.slot() + 1);
+        self.slots.resize_with(slots, || None);
+        self.count += 1;
+        self.slots[id.slot()].replace((id, known)).is_none()
+    }
+
+    fn remove(&mut self, id: SeqId) -> Option<Known> {
+        self.get(id)?;
+        self.count -= 1;
+        self.slots[id.slot()].take().map(|(_, known)| known)
+    }
+
+    /// The sequences in the order of their slots.
+    fn iter(&self) -> impl Iterator<Item = (SeqId, &Known)> {
+        self.slots.iter().flatten().map(|(id, known)| (*id, known))
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = (SeqId, &mut Known)> {
+        self.slots.iter_mut().flatten().map(|(id, known)| (*id, known))
+    }
+
+    /// A random sequence. Takes no random number if there is none.
+    fn one(&self, rng: &mut Rng) -> Option<SeqId> {
+        if self.count == 0 {
+            return None;
+        }
+        let at = rng.below(self.count as u64) as usize;
+        self.iter().nth(at).map(|(id, _)| id)
+    }
 }
 
 /// Counts of events in one world, or in several.
@@ -64,7 +133,9 @@ struct World {
     rng: Rng,
     now: u64,
     memory: Memory,
-    known: HashMap<SeqId, Known>,
+    /// The salt of each tenant.
+    salts: [CacheSalt; TENANTS],
+    known: Living,
     seen: Tally,
 }
 
@@ -127,7 +198,10 @@ impl World {
             rng,
             now: 1,
             memory: Memory::new(layout),
-            known: HashMap::new(),
+            salts: std::array::from_fn(|tenant| {
+                CacheSalt::derive(&[3; 32], &format!("t{tenant}"), "m", None)
+            }),
+            known: Living::default(),
             seen: Tally::default(),
         }
     }
@@ -160,16 +234,15 @@ impl World {
     }
 
     fn arrive(&mut self) {
-        let tenant = self.rng.below(4);
+        let tenant = self.rng.below(TENANTS as u64);
         // Few distinct prompts, so that tenants send the same ones.
         let (kind, len) = (self.rng.below(3), 1 + self.rng.below(200) as usize);
         let prompt: Arc<[u32]> = (0..len).map(|i| mix(kind * 1000 + i as u64) as u32 % 97).collect();
         let max_new = self.rng.below(60) as u32;
-        let name = format!("t{tenant}");
         let spec = SequenceSpec {
             prompt: Arc::clone(&prompt),
             max_new,
-            salt: CacheSalt::derive(&[3; 32], &name, "m", None),
+            salt: self.salts[tenant as usize],
             keys: None,
             tenant,
             weight: 1 + tenant as u32,
@@ -185,13 +258,21 @@ impl World {
             Ok(()) => {
                 assert_eq!(ids.len(), count);
                 for id in ids {
-                    let (tokens, prompt) = (prompt.to_vec(), prompt.len());
-                    let max_new = max_new as usize;
-                    let (salt, class) = (tenant, spec.class);
-                    let (raised, runs, paused, still) = (false, false, false, 0);
-                    let known =
-                        Known { tokens, prompt, max_new, tenant, salt, class, raised, runs, paused, still };
-                    assert!(self.known.insert(id, known).is_none());
+                    let known = Known {
+                        tokens: prompt.to_vec(),
+                        hashes: Vec::new(),
+                        prompt: prompt.len(),
+                        max_new: max_new as usize,
+                        tenant,
+                        salt: tenant,
+                        class: spec.class,
+                        raised: false,
+                        runs: false,
+                        paused: false,
+                        still: 0,
+                        served: false,
+                    };
+                    assert!(self.known.insert(id, known), "{id:?} lives twice");
                 }
             }
             Err(AddRefusal::QueueFull { retry_after_ns, .. }) => {
@@ -214,7 +295,7 @@ impl World {
         self.seen.preempted += plan.preempted.len();
         self.check_paused(&plan);
         for expired in &plan.expired {
-            let gone = self.known.remove(&expired.seq).unwrap();
+            let gone = self.known.remove(expired.seq).unwrap();
             assert!(!gone.paused, "{:?} expired while it was paused", expired.seq);
             assert!(expired.retry_after_ns >= 1_000_000_000);
         }
@@ -222,7 +303,7 @@ impl World {
         self.check_turns(&plan);
         for started in &plan.started {
             self.seen.cached += started.cached_tokens;
-            assert!(started.cached_tokens < self.known[&started.seq].prompt);
+            assert!(started.cached_tokens < self.known.get(started.seq).unwrap().prompt);
         }
         if plan.chunks.is_empty() {
             assert!(self.scheduler.is_idle(), "nothing planned with {:?}", self.scheduler.load());
@@ -231,16 +312,17 @@ impl World {
         let mut outcomes = Vec::new();
         for chunk in &plan.chunks {
             let view = self.scheduler.view(chunk).unwrap();
-            let known = &self.known[&chunk.seq];
-            assert_eq!(view.tokens, &known.tokens[chunk.start..chunk.start + chunk.len]);
+            let known = self.known.get_mut(chunk.seq).unwrap();
             let (start, end) = (chunk.start, chunk.start + chunk.len);
-            let chunk_of = Chunk { tokens: &known.tokens, salt: known.salt, start, end };
+            assert_eq!(view.tokens, &known.tokens[start..end]);
+            known.ensure_hashes(end);
+            let chunk_of = Chunk { hashes: &known.hashes, start, end };
             let hash = self.memory.compute(&chunk_of, &view.tables);
             if self.rng.one_in(8) {
                 // A failed step is computed again.
                 assert_eq!(self.memory.compute(&chunk_of, &view.tables), hash);
             }
-            assert_eq!(chunk.reaches_end, chunk.start + chunk.len == known.tokens.len());
+            assert_eq!(chunk.reaches_end, end == known.tokens.len());
             outcomes.push(self.outcome(chunk.seq, chunk.reaches_end, hash));
         }
         self.now += 1000 + plan.tokens() as u64 * 10;
@@ -250,40 +332,36 @@ impl World {
 
     /// Paused sequences are not computed, and are preempted before any others.
     fn check_paused(&mut self, plan: &StepPlan) {
-        assert!(plan.chunks.iter().all(|chunk| !self.known[&chunk.seq].paused));
-        let lost = |id: &SeqId, paused: bool| self.known[id].paused == paused;
+        let is_paused = |id: SeqId| self.known.get(id).unwrap().paused;
+        assert!(plan.chunks.iter().all(|chunk| !is_paused(chunk.seq)));
+        let lost = |id: &SeqId, paused: bool| is_paused(*id) == paused;
         self.seen.parked += plan.preempted.iter().filter(|id| lost(id, true)).count();
         if plan.preempted.iter().any(|id| lost(id, false)) {
             let keeps =
-                |(id, known): &(&SeqId, &Known)| known.paused && known.runs && !plan.preempted.contains(id);
+                |(id, known): &(SeqId, &Known)| known.paused && known.runs && !plan.preempted.contains(id);
             let spared = self.known.iter().find(keeps);
             assert!(spared.is_none(), "{spared:?} is paused and keeps its blocks");
         }
-        let paused = self.known.values().filter(|known| known.paused).count();
+        let paused = self.known.iter().filter(|(_, known)| known.paused).count();
         assert_eq!(self.scheduler.load().paused, paused);
     }
 
     /// At most one idle sequence at a time is served as normal work.
     fn check_raised(&mut self, plan: &StepPlan) {
         for id in &plan.raised {
-            let known = self.known.get_mut(id).unwrap();
+            let known = self.known.get_mut(*id).unwrap();
             assert!(known.class == Class::Idle && !known.paused, "{id:?} is raised: {known:?}");
             (known.class, known.raised, known.still) = (Class::Normal, true, 0);
             self.seen.raised += 1;
         }
-        let raised = self.known.values().filter(|known| known.raised).count();
+        let raised = self.known.iter().filter(|(_, known)| known.raised).count();
         assert!(raised <= 1, "{raised} are raised at once");
     }
 
     /// A reader stops or comes back.
     fn pause_or_resume(&mut self) {
-        let mut ids: Vec<_> = self.known.keys().copied().collect();
-        ids.sort();
-        if ids.is_empty() {
-            return;
-        }
-        let id = ids[self.rng.below(ids.len() as u64) as usize];
-        let known = self.known.get_mut(&id).unwrap();
+        let Some(id) = self.known.one(&mut self.rng) else { return };
+        let known = self.known.get_mut(id).unwrap();
         let change: fn(&mut Scheduler, SeqId) -> bool =
             if known.paused { Scheduler::resume } else { Scheduler::pause };
         (known.paused, known.still) = (!known.paused, 0);
@@ -299,20 +377,17 @@ impl World {
     /// No running sequence is passed over without end, and idle work runs only if no other sequence could.
     fn check_turns(&mut self, plan: &StepPlan) {
         for id in &plan.preempted {
-            let known = self.known.get_mut(id).unwrap();
+            let known = self.known.get_mut(*id).unwrap();
             (known.runs, known.still) = (false, 0);
         }
-        let mut computed: HashMap<SeqId, usize> = HashMap::new();
+        let mut by_class = [0; 2];
         for chunk in &plan.chunks {
-            computed.insert(chunk.seq, chunk.len);
-            self.known.get_mut(&chunk.seq).unwrap().runs = true;
+            let known = self.known.get_mut(chunk.seq).unwrap();
+            (known.runs, known.served) = (true, true);
+            by_class[known.class as usize] += chunk.len;
         }
-        let of = |class: Class| -> usize {
-            plan.chunks.iter().filter(|c| self.known[&c.seq].class == class).map(|c| c.len).sum()
-        };
-        let by_class = [of(Class::Idle), of(Class::Normal)];
-        for (id, known) in &mut self.known {
-            let served = computed.contains_key(id);
+        for (id, known) in self.known.iter_mut() {
+            let served = std::mem::take(&mut known.served);
             if known.class != Class::Idle && !served && !known.paused {
                 assert_eq!(by_class[0], 0, "idle work runs while {id:?} waits (runs: {})", known.runs);
             }
@@ -331,10 +406,10 @@ impl World {
     fn outcome(&mut self, id: SeqId, reaches_end: bool, hash: u64) -> Outcome {
         if self.rng.one_in(200) {
             self.seen.failed += 1;
-            self.known.remove(&id).unwrap();
+            self.known.remove(id).unwrap();
             return Outcome::Failed;
         }
-        let known = self.known.get_mut(&id).unwrap();
+        let known = self.known.get_mut(id).unwrap();
         if !reaches_end {
             return Outcome::Advanced;
         }
@@ -343,7 +418,7 @@ impl World {
         }
         let generated = known.tokens.len() - known.prompt;
         if generated + 1 >= known.max_new || hash.is_multiple_of(50) {
-            self.known.remove(&id).unwrap();
+            self.known.remove(id).unwrap();
             self.seen.ended += 1;
             return Outcome::Ended;
         }
@@ -353,22 +428,18 @@ impl World {
     }
 
     fn cancel_one(&mut self) {
-        let mut ids: Vec<_> = self.known.keys().copied().collect();
-        ids.sort();
-        if !ids.is_empty() {
-            let id = ids[self.rng.below(ids.len() as u64) as usize];
-            assert!(self.scheduler.abort(id));
-            assert!(!self.scheduler.abort(id));
-            let gone = self.known.remove(&id).unwrap();
-            assert!(gone.tenant < 4 && gone.tokens.len() >= gone.prompt);
-            self.scheduler.check_invariants().unwrap();
-        }
+        let Some(id) = self.known.one(&mut self.rng) else { return };
+        assert!(self.scheduler.abort(id));
+        assert!(!self.scheduler.abort(id));
+        let gone = self.known.remove(id).unwrap();
+        assert!(gone.tenant < TENANTS as u64 && gone.tokens.len() >= gone.prompt);
+        self.scheduler.check_invariants().unwrap();
     }
 
     fn drain(&mut self) {
         let mut steps = 0;
-        while !self.known.is_empty() {
-            if self.known.values().any(|known| known.paused) && self.rng.one_in(2) {
+        while self.known.count > 0 {
+            if self.known.iter().any(|(_, known)| known.paused) && self.rng.one_in(2) {
                 self.pause_or_resume();
             }
             self.step();

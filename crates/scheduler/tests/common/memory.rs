@@ -24,9 +24,8 @@ pub(crate) struct Memory {
 
 /// The tokens of one sequence that a step computes.
 pub(crate) struct Chunk<'a> {
-    /// All known tokens.
-    pub(crate) tokens: &'a [u32],
-    pub(crate) salt: u64,
+    /// The hashes up to each of its known tokens ([`chain`]), at least those before `end`.
+    pub(crate) hashes: &'a [u64],
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
@@ -50,25 +49,19 @@ impl Memory {
 
     /// Computes a chunk. Returns the hash after its last token.
     pub(crate) fn compute(&mut self, chunk: &Chunk<'_>, tables: &BlockTables<'_>) -> u64 {
-        let mut hash = 0;
-        let hashes: Vec<u64> = (chunk.tokens.iter().take(chunk.end))
-            .map(|&token| {
-                hash = chain(hash, chunk.salt, token);
-                hash
-            })
-            .collect();
+        let hashes = &chunk.hashes[..chunk.end];
         let groups = *self.layout.groups();
         if groups.full().is_used() {
-            touch(&mut self.full, tables.full, &hashes, 0, chunk.start);
+            touch(&mut self.full, tables.full, hashes, 0, chunk.start);
         }
         if let KvGroupKind::Window(window) = groups.window().kind {
             let first = (chunk.start + 1).saturating_sub(window.max(1));
-            touch(&mut self.window, tables.window, &hashes, first, chunk.start);
+            touch(&mut self.window, tables.window, hashes, first, chunk.start);
         }
         if groups.state().is_used() {
-            self.touch_state(chunk, tables, &hashes);
+            self.touch_state(chunk, tables, hashes);
         }
-        hash
+        hashes[chunk.end - 1]
     }
 
     fn touch_state(&mut self, chunk: &Chunk<'_>, tables: &BlockTables<'_>, hashes: &[u64]) {
