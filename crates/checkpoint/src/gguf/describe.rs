@@ -12,10 +12,12 @@ use crate::rope::{Rope, RopeScaling};
 use super::architecture::GgufArchitecture;
 use super::config;
 use super::found::FoundTensors;
+use super::gemma4::STILL;
 use super::layout::TensorLayout;
 use super::meta::Meta;
-use super::names::ROPE_FACTORS;
+use super::names::{LONG_FACTORS, ROPE_FACTORS};
 use super::origin::{self, FileTensor};
+use super::rotary::{LongScale, long_scale};
 use super::settings::{FileSettings, main_rotary};
 use super::value::Value;
 use super::writer::Setting;
@@ -27,8 +29,39 @@ pub struct FileDescription {
     pub settings: Vec<(String, Setting)>,
     /// The tensors, in the order in which they are written.
     pub tensors: Vec<FileTensor>,
-    /// The name and the elements of the tensor of rotary factors, in f32. `None` in most models.
-    pub rope_factors: Option<(&'static str, Arc<[f32]>)>,
+    /// The names and the elements of the tensors of rotary factors, in f32. Most models have none.
+    pub rope_factors: Vec<(&'static str, Arc<[f32]>)>,
+}
+
+/// The factors of rotary frequencies that a file has as tensors.
+#[derive(Default)]
+struct RotaryFactors {
+    /// One list for all contexts.
+    all: Option<Arc<[f32]>>,
+    /// LongRoPE's lists: for contexts as long as in the pretraining, and for longer ones.
+    long: Option<[Arc<[f32]>; 2]>,
+}
+
+impl RotaryFactors {
+    /// The factors of a model. Files of other classes than Phi-3 have no lists of LongRoPE.
+    fn of(row: &GgufArchitecture, config: &ModelConfig) -> Self {
+        let Some(RotaryConfig { rope, width }) = main_rotary(config) else { return Self::default() };
+        match &rope.scaling {
+            RopeScaling::Long { short, long, .. } if row.architecture == Architecture::Phi3 => {
+                Self { all: None, long: Some([short, long].map(Arc::clone)) }
+            }
+            RopeScaling::Divided { factors } if row.architecture == Architecture::Gemma4 => {
+                let stored = |factor: &f32| if factor.is_infinite() { STILL } else { *factor };
+                Self { all: Some(factors.iter().map(stored).collect()), long: None }
+            }
+            _ => Self { all: factors(rope, *width), long: None },
+        }
+    }
+
+    fn tensors(self) -> Vec<(&'static str, Arc<[f32]>)> {
+        let long = self.long.into_iter().flat_map(|lists| LONG_FACTORS.into_iter().zip(lists));
+        self.all.map(|list| (ROPE_FACTORS, list)).into_iter().chain(long).collect()
+    }
 }
 
 /// Describes the file of a model.
@@ -38,12 +71,11 @@ pub struct FileDescription {
 /// what the model computes.
 pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError> {
     let architecture = config.architecture;
-    if architecture == Architecture::Gemma4 {
-        return Err(refused(
-            "architectures",
-            architecture.hf_name(),
-            "every class that is read but this one",
-        ));
+    // llama.cpp takes the number of words for both embeddings from the vocabulary.
+    let input_words = config.layer_inputs.as_ref().and_then(|inputs| inputs.words.tensor.shape.first());
+    if let Some(words) = input_words.filter(|words| **words != config.vocab_size) {
+        let supported = format!("a model whose layers' inputs have words for {} tokens", config.vocab_size);
+        return Err(refused("vocab_size_per_layer_input", &words.to_string(), &supported));
     }
     let has_experts = config.layers.iter().any(|layer| matches!(layer.feed, FeedForward::Experts(_)));
     let mut rows = architecture.gguf_names().filter_map(GgufArchitecture::named);
@@ -51,8 +83,7 @@ pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError
     let Some(row) = rows.find(|row| has_experts && row.experts.is_some()).or(first) else {
         return Err(refused("architectures", architecture.hf_name(), "a class that is read from GGUF"));
     };
-    let main = main_rotary(config);
-    let rope_factors = main.and_then(|rotary| factors(&rotary.rope, rotary.width));
+    let rope_factors = RotaryFactors::of(row, config);
     let settings = FileSettings::of(row, config)
         .ok_or_else(|| refused("architectures", architecture.hf_name(), "a model with attention"))?;
     let fused = stored_shapes(config);
@@ -62,7 +93,7 @@ pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError
     let tensors = origin::tensors(config, &written, &claims)
         .map_err(|tensor| refused("architectures", architecture.hf_name(), &format!("a whole {tensor}")))?;
     check(row, &written, (&settings, &tensors), &rope_factors)?;
-    Ok(FileDescription { settings, tensors, rope_factors: rope_factors.map(|list| (ROPE_FACTORS, list)) })
+    Ok(FileDescription { settings, tensors, rope_factors: rope_factors.tensors() })
 }
 
 fn refused(field: &str, found: &str, supported: &str) -> CheckpointError {
@@ -101,7 +132,7 @@ fn factors(rope: &Rope, width: usize) -> Option<Arc<[f32]>> {
 }
 
 /// The shapes of the tensors that a file may have in two ways, in the way of the converter. It fuses only what the
-/// checkpoint has fused, and splits the projections from latents.
+/// checkpoint has fused, and splits the projections from latents. The experts of Gemma 4 are fused always.
 fn stored_shapes(config: &ModelConfig) -> BTreeMap<String, Vec<usize>> {
     let mut shapes = BTreeMap::new();
     // llama.cpp looks for the final norm of these classes under the name that their first files had.
@@ -119,6 +150,12 @@ fn stored_shapes(config: &ModelConfig) -> BTreeMap<String, Vec<usize>> {
             let shape = vec![latent.heads, latent.latent_dim, latent.plain_dim];
             shapes.insert(format!("blk.{index}.attn_k_b.weight"), shape);
         }
+        if let FeedForward::Both(both) = &layer.feed
+            && let Some(first) = both.experts.experts.first()
+        {
+            let shape = vec![both.experts.experts.len(), 2 * both.experts.inner, first.up.inputs];
+            shapes.insert(format!("blk.{index}.ffn_gate_up_exps.weight"), shape);
+        }
         if let FeedForward::Gated(feed) = &layer.feed
             && config.architecture != Architecture::GraniteHybrid
             && feed.gate.weight.tensor.name == feed.up.weight.tensor.name
@@ -134,20 +171,19 @@ fn check(
     row: &'static GgufArchitecture,
     written: &ModelConfig,
     (settings, tensors): (&[(String, Setting)], &[FileTensor]),
-    rope_factors: &Option<Arc<[f32]>>,
+    rope_factors: &RotaryFactors,
 ) -> Result<(), CheckpointError> {
     let metadata: BTreeMap<String, Value> =
         settings.iter().map(|(key, setting)| (key.clone(), setting.value())).collect();
     let shapes: BTreeMap<&str, &[usize]> =
         tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.shape.as_slice())).collect();
     let shape_of = |tensor: &str| shapes.get(tensor).copied();
-    let rope_factors =
-        rope_factors.as_ref().filter(|factors| factors.iter().any(|factor| *factor != 1.0)).cloned();
+    let of_all = rope_factors.all.as_ref().filter(|factors| factors.iter().any(|factor| *factor != 1.0));
     let found = FoundTensors {
         vocab_size: written.vocab_size,
         has: &|tensor| shape_of(tensor).is_some(),
-        rope_factors: rope_factors.clone(),
-        long_factors: None,
+        rope_factors: of_all.cloned(),
+        long_factors: rope_factors.long.clone(),
         input_words: shape_of("per_layer_token_embd.weight").and_then(|shape| shape.first().copied()),
     };
     let ids = (written.bos, written.eos.clone());
@@ -169,18 +205,32 @@ fn check(
         None if written.max_positions != read.max_positions => differs("max_position_embeddings"),
         None if written.embedding != read.embedding => differs("the embedding"),
         None if written.head != read.head => differs("the output projection"),
+        None if written.layer_inputs != read.layer_inputs => differs("hidden_size_per_layer_input"),
         None if written.final_norm != read.final_norm => differs("the final norm"),
-        None if stored(&written.rotary, &rope_factors) != read.rotary => differs("rope_parameters"),
+        None if stored(written, of_all) != read.rotary => differs("rope_parameters"),
         None => Ok(()),
     }
 }
 
 /// Rotary embeddings with the precision and the form that a file has.
-fn stored(rotary: &[RotaryConfig], rope_factors: &Option<Arc<[f32]>>) -> Vec<RotaryConfig> {
-    let each = rotary.iter().map(|RotaryConfig { rope, width }| {
+fn stored(written: &ModelConfig, rope_factors: Option<&Arc<[f32]>>) -> Vec<RotaryConfig> {
+    let each = written.rotary.iter().map(|RotaryConfig { rope, width }| {
         let scaling = match (&rope.scaling, rope_factors) {
-            (RopeScaling::Llama3 { .. }, Some(factors)) => RopeScaling::Divided { factors: factors.clone() },
+            (RopeScaling::Llama3 { .. }, Some(factors)) => {
+                RopeScaling::Divided { factors: Arc::clone(factors) }
+            }
             (RopeScaling::Llama3 { .. }, None) => RopeScaling::None,
+            (RopeScaling::Long { short, long, original_max_positions, .. }, _) => {
+                let given = long_scale(&rope.scaling).map_or(1.0, |scale| scale.attention_factor as f32);
+                let usual = LongScale::usual(written.max_positions, *original_max_positions);
+                RopeScaling::Long {
+                    short: Arc::clone(short),
+                    long: Arc::clone(long),
+                    original_max_positions: *original_max_positions,
+                    factor: usual.factor,
+                    attention_factor: (given != usual.attention_factor as f32).then_some(f64::from(given)),
+                }
+            }
             (scaling, _) => scaling.clone(),
         };
         RotaryConfig { rope: Rope { theta: f64::from(rope.theta as f32), scaling }, width: *width }

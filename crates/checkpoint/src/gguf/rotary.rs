@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::decoder::Architecture;
 use crate::error::{CheckpointError, shown};
 use crate::limits;
+use crate::rope::RopeScaling;
 
 use super::architecture::{GgufArchitecture, RotationRule};
 use super::members::ConfigMembers;
@@ -17,11 +18,44 @@ pub(super) const GROWTH_KEYS: [&str; 2] = ["attention.temperature_scale", LOG_KE
 /// The key of the scale of YaRN's factor.
 pub(super) const LOG_KEY: &str = "rope.scaling.yarn_log_multiplier";
 
+/// The key of the factor on cos and sin.
+pub(super) const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
+/// The key of the context of the pretraining.
+pub(super) const ORIGINAL: &str = "rope.scaling.original_context_length";
+
 const PARAMETERS: &str = "rope_parameters";
 const TYPE: &str = "rope.scaling.type";
 const FACTOR: &str = "rope.scaling.factor";
-const ATTENTION_FACTOR: &str = "rope.scaling.attn_factor";
-const ORIGINAL: &str = "rope.scaling.original_context_length";
+
+/// The two factors of LongRoPE beside its lists.
+#[derive(Clone, Copy)]
+pub(super) struct LongScale {
+    /// How much longer the longest context is than that of the pretraining. At least 1.
+    pub(super) factor: f64,
+    /// The factor on cos and sin.
+    pub(super) attention_factor: f64,
+}
+
+impl LongScale {
+    /// The factors that the class computes from the longest context and that of the pretraining.
+    pub(super) fn usual(longest: usize, original: usize) -> Self {
+        Self::of((longest as f64 / original as f64).max(1.0), original)
+    }
+
+    fn of(factor: f64, original: usize) -> Self {
+        let attention_factor = (1.0 + factor.max(1.0).ln() / (original as f64).ln()).sqrt();
+        Self { factor, attention_factor }
+    }
+}
+
+/// The factors of a model with LongRoPE. `None` for every other scaling.
+pub(super) fn long_scale(scaling: &RopeScaling) -> Option<LongScale> {
+    let RopeScaling::Long { original_max_positions, factor, attention_factor, .. } = scaling else {
+        return None;
+    };
+    let usual = LongScale::of(*factor, *original_max_positions);
+    Some(LongScale { attention_factor: attention_factor.unwrap_or(usual.attention_factor), ..usual })
+}
 
 /// Sets the members of the rotary embedding.
 pub(super) fn members(
@@ -106,8 +140,7 @@ fn long(
         set(member, "context_length", list.to_vec().into());
     }
     // The converter writes the factor that the class computes from the two contexts.
-    let scale = (longest as f64 / original as f64).max(1.0);
-    let usual = (1.0 + scale.ln() / (original as f64).ln()).sqrt();
+    let usual = LongScale::usual(longest, original).attention_factor;
     let given = meta.number(&key_of(ATTENTION_FACTOR), 0.0, limits::MAX_ROPE_FACTOR)?;
     if let Some(given) = given.filter(|given| (given - usual).abs() > 1e-5) {
         set("attention_factor", ATTENTION_FACTOR, given.into());

@@ -6,10 +6,10 @@ use crate::decoder::{
 };
 use crate::rope::RopeScaling;
 
-use super::architecture::{GgufArchitecture, RotationRule, WindowRule};
+use super::architecture::{GgufArchitecture, INPUT_KEY, RotationRule, WindowRule};
 use super::config::ARCHITECTURE_KEY;
 use super::mixers::{HEADS as HEADS_KEY, INNER as INNER_KEY, TRAINED_KEY};
-use super::rotary::{GROWTH_KEYS, LOG_KEY};
+use super::rotary::{ATTENTION_FACTOR, GROWTH_KEYS, LOG_KEY, ORIGINAL, long_scale};
 use super::value::Numbers;
 use super::writer::Setting;
 
@@ -48,6 +48,8 @@ impl FileSettings<'_> {
         self.feed_widths();
         if row.is_latent {
             self.latent(config.layers.iter().find_map(latent_of)?);
+        } else if row.architecture == Architecture::Gemma4 {
+            self.gemma4(config.layers.iter().find_map(|layer| layer.mixer.attention())?);
         } else {
             self.heads(config.layers.iter().find_map(|layer| layer.mixer.attention())?);
         }
@@ -65,11 +67,13 @@ impl FileSettings<'_> {
         Some(self.list)
     }
 
-    /// The width of the feed-forward network, or of each layer's if some have none.
+    /// The width of the feed-forward network, or of each layer's if some have none or another one.
     fn feed_widths(&mut self) {
         let config = self.config;
         let inners = || config.layers.iter().map(|layer| layer.feed.inner());
-        if self.row.recurrent.is_some() && inners().any(|inner| inner == 0) {
+        let lacks = self.row.recurrent.is_some() && inners().any(|inner| inner == 0);
+        let is_gemma = self.row.architecture == Architecture::Gemma4;
+        if lacks || is_gemma && inners().any(|inner| Some(inner) != inners().next()) {
             let each: Vec<i32> = inners().map(|inner| i32::try_from(inner).unwrap_or(i32::MAX)).collect();
             self.set("feed_forward_length", Setting::Numbers(Numbers::of_i32(&each)));
         } else {
@@ -93,6 +97,26 @@ impl FileSettings<'_> {
         if self.row.query_scalar.is_some() {
             self.number("attention.scale", attention.scale);
         }
+    }
+
+    /// The two kinds of heads of Gemma 4, the layers that read the keys of others, and the layers' own inputs.
+    fn gemma4(&mut self, attention: &AttentionConfig) {
+        let config = self.config;
+        self.size("attention.head_count", attention.heads);
+        let attentions = || config.layers.iter().filter_map(|layer| layer.mixer.attention());
+        let heads: Vec<i32> =
+            attentions().map(|own| i32::try_from(own.kv_heads).unwrap_or(i32::MAX)).collect();
+        match heads.iter().all(|count| Some(count) == heads.first()) {
+            true => self.size("attention.head_count_kv", attention.kv_heads),
+            false => self.set("attention.head_count_kv", Setting::Numbers(Numbers::of_i32(&heads))),
+        }
+        for (rotary, end) in config.rotary.iter().zip(["", "_swa"]) {
+            for name in ["attention.key_length", "attention.value_length"] {
+                self.size(&format!("{name}{end}"), rotary.width);
+            }
+        }
+        self.size("attention.shared_kv_layers", attentions().filter(|own| own.kv_of.is_some()).count());
+        self.size(INPUT_KEY, config.layer_inputs.as_ref().map_or(0, |inputs| inputs.width));
     }
 
     /// The cached row counts as the key and the value of one head.
@@ -135,7 +159,12 @@ impl FileSettings<'_> {
     fn window(&mut self) {
         let attentions = || self.config.layers.iter().filter_map(|layer| layer.mixer.attention());
         let window = attentions().find_map(|attention| attention.window);
-        let windowed: Vec<bool> = attentions().map(|attention| attention.window.is_some()).collect();
+        // The layers of Gemma 4 with a window differ from others also if it is never reached.
+        let is_gemma = self.row.architecture == Architecture::Gemma4;
+        let windowed: Vec<bool> = match is_gemma {
+            true => attentions().map(|own| own.rotary.is_some_and(|rotary| rotary.table == 1)).collect(),
+            false => attentions().map(|own| own.window.is_some()).collect(),
+        };
         match self.row.window {
             WindowRule::Refused => {}
             WindowRule::AllLayers => {
@@ -143,7 +172,7 @@ impl FileSettings<'_> {
             }
             WindowRule::SomeLayers | WindowRule::SomeLayersOrClass => {
                 self.size("attention.sliding_window", window.unwrap_or(0));
-                if window.is_some() {
+                if window.is_some() || is_gemma {
                     let list = Setting::Numbers(Numbers::of_bools(&windowed));
                     self.set("attention.sliding_window_pattern", list);
                 }
@@ -207,6 +236,12 @@ impl FileSettings<'_> {
         {
             self.number("rope.freq_base_swa", local.rope.theta as f32);
         }
+        if self.row.architecture == Architecture::Gemma4
+            && let Some(in_window) = self.config.rotary.get(1)
+        {
+            self.size("rope.dimension_count_swa", in_window.width);
+            self.number("rope.freq_base_swa", in_window.rope.theta as f32);
+        }
         // Coordinates of images. A token of a text has the same position in each.
         if matches!(self.row.architecture, Architecture::Qwen35 | Architecture::Qwen35Moe) {
             let pairs = i32::try_from(main.width / 2).unwrap_or(i32::MAX);
@@ -238,8 +273,14 @@ impl FileSettings<'_> {
                     mscales.iter().for_each(|(_, scale)| self.number(log, *scale as f32));
                 }
             }
-            // The first has no key: its factors are a tensor. The second is found to be another model.
-            RopeScaling::Llama3 { .. } | RopeScaling::Divided { .. } | RopeScaling::Long { .. } => {}
+            RopeScaling::Long { original_max_positions, .. } => {
+                self.size(ORIGINAL, *original_max_positions);
+                if let Some(scale) = long_scale(&main.rope.scaling) {
+                    self.number(ATTENTION_FACTOR, scale.attention_factor as f32);
+                }
+            }
+            // They have no key: their factors are a tensor.
+            RopeScaling::Llama3 { .. } | RopeScaling::Divided { .. } => {}
             RopeScaling::None => {}
         }
     }
@@ -306,7 +347,8 @@ fn inverse(number: f32) -> f32 {
 fn mixture(layer: &LayerConfig) -> Option<&ExpertMixture> {
     match &layer.feed {
         FeedForward::Experts(experts) => Some(experts),
-        FeedForward::Gated(_) | FeedForward::Plain(_) | FeedForward::None | FeedForward::Both(_) => None,
+        FeedForward::Both(both) => Some(&both.experts),
+        FeedForward::Gated(_) | FeedForward::Plain(_) | FeedForward::None => None,
     }
 }
 
@@ -327,6 +369,10 @@ fn rotary_of(config: &ModelConfig, has_window: bool) -> Option<&RotaryConfig> {
 
 /// The rotary embedding whose keys have no suffix.
 pub(super) fn main_rotary(config: &ModelConfig) -> Option<&RotaryConfig> {
+    // The first one of Gemma 4 is that of layers without a window.
+    if config.architecture == Architecture::Gemma4 {
+        return config.rotary.first();
+    }
     let latent = || config.rotary.get(config.layers.iter().find_map(latent_of)?.table);
     rotary_of(config, false).or_else(|| rotary_of(config, true)).or_else(latent)
 }

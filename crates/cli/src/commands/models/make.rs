@@ -117,7 +117,7 @@ fn write_gguf(
     description.settings.iter().for_each(|(key, value)| writer.set(key, value.clone()));
     describe_words(&mut writer, words, plan.config.vocab_size);
     let said = |error: WriteError| error.to_string();
-    if let Some((name, factors)) = &description.rope_factors {
+    for (name, factors) in &description.rope_factors {
         writer.tensor(name, DType::F32, &[factors.len()]).map_err(said)?;
     }
     for tensor in &plan.tensors {
@@ -126,7 +126,7 @@ fn write_gguf(
     let (unfinished, file) = UnfinishedFile::create(&args.out)?;
     let failed = |error: WriteError| unfinished.failed(&error);
     let mut body = writer.begin(file).map_err(failed)?;
-    if let Some((_, factors)) = &description.rope_factors {
+    for (_, factors) in &description.rope_factors {
         let bytes: Vec<u8> = factors.iter().flat_map(|factor| factor.to_le_bytes()).collect();
         body.tensor(&bytes).map_err(failed)?;
     }

@@ -28,8 +28,7 @@ const SIZES: [(&str, usize); 10] = [
     ("head_dim", 16),
 ];
 /// Models that the metadata of a GGUF file cannot say.
-const UNSAYABLE: [&str; 6] =
-    ["deepseek-v3-yarn", "gemma4-cond", "gemma4-moe", "gemma4-ple", "nemotron-h-latent", "phi3-longrope"];
+const UNSAYABLE: [&str; 2] = ["deepseek-v3-yarn", "nemotron-h-latent"];
 /// Files whose frequencies are divided by factors that were rounded once more.
 const ROUNDED: [&str; 1] = ["llama-tied-rope3"];
 
