@@ -1,9 +1,11 @@
 //! Feeds arbitrary bytes to each JSON reader. Reading must not panic, and accepted values must be within the limits.
-//! Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run configuration`.
+//! Run in `crates/checkpoint` with `RUSTC_BOOTSTRAP=1 cargo fuzz run configuration fuzz/corpus/configuration
+//! tests/data/configs -- -max_len=4096`.
 #![no_main]
 
 use std::borrow::Cow;
 
+use headrace_checkpoint::decoder::MixerConfig;
 use headrace_checkpoint::{Checkpoint, ModelConfig, limits};
 use libfuzzer_sys::fuzz_target;
 

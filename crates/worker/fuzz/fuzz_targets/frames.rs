@@ -5,32 +5,32 @@
 use std::sync::Arc;
 
 use headrace_domain::{CacheLife, CachePin, CacheSalt, RequestId, Sampling, UnixNanos};
-use headrace_engine_api::{Event, Job, Priority, Tenant};
-use headrace_worker::{Ask, Audit, Heard, Unframer, Words};
+use headrace_engine_api::{Job, JobEvent, Priority, Tenant};
+use headrace_worker::{FrameMeaning, FrameReader, JobAudit, JobRequest, PackedAssets};
 use libfuzzer_sys::fuzz_target;
 
 const VOCAB: u32 = 100;
 const MOST: usize = 16;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(ask) = Ask::read(bytes) {
-        let job = ask.into_job(0);
+    if let Ok(request) = JobRequest::read(bytes) {
+        let job = request.into_job(0);
         assert!(job.pins.iter().all(|pin| pin.tokens as usize <= job.prompt.len()));
     }
-    let _ = Words::taken(bytes.to_vec().into(), "");
-    let mut audit = Audit::new(&job(), VOCAB, 1_000);
-    let mut unframer = Unframer::default();
+    let _ = PackedAssets::taken(bytes.to_vec().into(), "");
+    let mut audit = JobAudit::new(&job(), VOCAB, 1_000);
+    let mut reader = FrameReader::default();
     let mut ids = [0; 2];
     for piece in bytes.chunks(7) {
-        unframer.push(piece);
-        while let Ok(Some(frame)) = unframer.next_frame() {
-            let Ok(heard) = audit.take(frame) else { return };
-            match heard {
-                Heard::Event(Event::Tokens { choice, ids: more, .. }) => {
+        reader.push(piece);
+        while let Ok(Some(frame)) = reader.next_frame() {
+            let Ok(meaning) = audit.take(frame) else { return };
+            match meaning {
+                FrameMeaning::Event(JobEvent::Tokens { choice, ids: more, .. }) => {
                     ids[choice as usize] += more.len();
                     assert!(ids[choice as usize] <= MOST && more.iter().all(|id| *id < VOCAB));
                 }
-                Heard::Over(_, report) => {
+                FrameMeaning::Over(_, report) => {
                     let usage = report.within(audit.prompt(), 0).usage;
                     assert!(usage.prompt_tokens() <= 3 && usage.cache_writes() <= 2);
                 }
