@@ -75,6 +75,10 @@ DEVICE float reciprocal_root(float x) {
     return 1.0f / sqrtf(x);
 }
 
+DEVICE float tanh_of(float x) {
+    return tanhf(x);
+}
+
 DEVICE float exchange(float x, int lane_mask) {
     return __shfl_xor_sync(0xffffffffu, x, lane_mask);
 }

@@ -15,7 +15,7 @@
 // What becomes of a sum.
 enum Finish {
     STORE = 0,  // out f32 = sum + bias
-    ADD = 1,    // out f32 = out + (sum + bias): the residual stream
+    ADD = 1,    // out f32 = out + factor · (sum + bias): the residual stream
     GATE = 2,   // out bf16 = silu(gate + bias) · (up + bias); gates and ups alternate by eights among the features
 };
 
@@ -25,6 +25,7 @@ struct Product {
     const float *bias;    // features, or none
     void *out;            // count × stride
     int features, k, count, stride, finish;
+    float factor;
 };
 
 DEVICE int quarter_begins(int quarter, int k) {
@@ -47,8 +48,8 @@ DEVICE void finish(const Product &p, int row, int f, float first, float second) 
     }
     float *out = (float *)p.out + (size_t)row * p.stride;
     bool adds = p.finish == ADD;
-    if (f < p.features) out[f] = adds ? out[f] + first : first;
-    if (f + 8 < p.features) out[f + 8] = adds ? out[f + 8] + second : second;
+    if (f < p.features) out[f] = adds ? out[f] + p.factor * first : first;
+    if (f + 8 < p.features) out[f + 8] = adds ? out[f + 8] + p.factor * second : second;
 }
 
 // Up to 8·COLUMNS rows: a block for 16 features, a warp for each quarter. Weights come straight from memory, as many in flight

@@ -1,44 +1,85 @@
 // What is done row by row: embeddings, norms, and heads (norm, rotation, the write to the pages). One row, one fixed shape of
 // every sum, whatever else is in the batch.
 
-// The residual stream begins: `stream[row] = table[tokens[row]]`, widened. A block for each row.
-KERNEL(256, 1) embed(const bf16 *table, const int *tokens, float *stream, int hidden, int table_stride) {
+// The residual stream begins: `stream[row] = scale · table[tokens[row]]`, widened. A block for each row.
+KERNEL(256, 1) embed(const bf16 *table, const int *tokens, float *stream, int hidden, int table_stride, float scale) {
     size_t row = blockIdx.x;
     const bf16 *from = table + (size_t)tokens[row] * table_stride;
     float *to = stream + row * hidden;
-    for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = from_bf16(from[i]);
+    for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = from_bf16(from[i]) * scale;
 }
 
-// `out[row] = stream[rows ? rows[row] : row] / rms · weight`, rounded. A block for each row; `stride` elements from one row of
-// `out` to the next, of which those behind `hidden` are zeros that nobody writes.
-KERNEL(256, 1) rms_norm(const float *stream, const int *rows, const float *weight, bf16 *out, int hidden, int stride, float eps) {
+// One over the root mean square of `x`, by all 256 threads of a block.
+DEVICE float row_scale(const float *x, int width, float eps) {
     __shared__ float of_warps[8];
     __shared__ float scale;
-    size_t from = rows ? rows[blockIdx.x] : blockIdx.x;
-    const float *x = stream + from * hidden;
     float sum = 0.0f;
-    for (int i = threadIdx.x; i < hidden; i += 256) sum = fmaf(x[i], x[i], sum);
+    for (int i = threadIdx.x; i < width; i += 256) sum = fmaf(x[i], x[i], sum);
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x == 0) {
         float all = of_warps[0];
         for (int warp = 1; warp < 8; ++warp) all = all + of_warps[warp];
-        scale = reciprocal_root(all / (float)hidden + eps);
+        scale = reciprocal_root(all / (float)width + eps);
     }
     __syncthreads();
+    return scale;
+}
+
+// `out[row] = stream[rows ? rows[row] : row] / rms · weight`, rounded. A block for each row; `stride` elements from one row of
+// `out` to the next, of which those behind `hidden` are zeros that nobody writes.
+KERNEL(256, 1) rms_norm(const float *stream, const int *rows, const float *weight, bf16 *out, int hidden, int stride, float eps) {
+    size_t from = rows ? rows[blockIdx.x] : blockIdx.x;
+    const float *x = stream + from * hidden;
+    float scale = row_scale(x, hidden, eps);
     bf16 *to = out + (size_t)blockIdx.x * stride;
     for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(x[i] * scale * weight[i]);
 }
 
+// `stream[row] = stream[row] + factor · (x[row] / rms · weight)`: the norm of a half's output. A block for each row.
+KERNEL(256, 1) rms_norm_add(const float *x, const float *weight, float *stream, int hidden, float eps, float factor) {
+    size_t row = blockIdx.x;
+    const float *from = x + row * hidden;
+    float scale = row_scale(from, hidden, eps);
+    float *to = stream + row * hidden;
+    for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to[i] + factor * (from[i] * scale * weight[i]);
+}
+
+// `rows[row][first .. first + width]` / rms · weight, in place: all query or key heads of a row together. A block for each row.
+KERNEL(256, 1) rms_norm_columns(float *rows, const float *weight, int stride, int first, int width, float eps) {
+    float *x = rows + (size_t)blockIdx.x * stride + first;
+    float scale = row_scale(x, width, eps);
+    for (int i = threadIdx.x; i < width; i += 256) x[i] = x[i] * scale * weight[i];
+}
+
+// `out[row] = stream[row]`, rounded, for a half that reads the stream as it is. A block for each row; `stride` as in `rms_norm`.
+KERNEL(256, 1) round_rows(const float *stream, bf16 *out, int hidden, int stride) {
+    const float *from = stream + (size_t)blockIdx.x * hidden;
+    bf16 *to = out + (size_t)blockIdx.x * stride;
+    for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(from[i]);
+}
+
+// `x = scale · x`, then `x = cap · tanh(x / cap)` where there is a cap, for all x of the rows. A block for each row and 4096 of
+// its columns.
+KERNEL(256, 1) scale_and_cap(float *rows, int width, float scale, float cap) {
+    float *x = rows + (size_t)blockIdx.x * width;
+    int first = blockIdx.y * 4096, end = smaller(first + 4096, width);
+    for (int i = first + threadIdx.x; i < end; i += 256) {
+        float scaled = x[i] * scale;
+        x[i] = cap > 0.0f ? cap * tanh_of(scaled / cap) : scaled;
+    }
+}
+
 // Heads of a row as the product left them, `qkv[row]`: queries and keys normalized (where there are weights for it) and
-// rotated; queries to `queries`, keys and values to their pages. A warp for each head. A head takes `padded` elements in
-// `queries` and pages, zeros behind `head_dim`. In a page keys stand token by token, values dimension by dimension, as
+// rotated in their first `rotated` elements; queries to `queries`, keys and values to their pages. Where there is `growth`, a
+// query is then multiplied by that of its position. A warp for each head. A head takes `padded` elements in `queries` and
+// pages, zeros behind `head_dim`. In a page keys stand token by token, values dimension by dimension, as
 // attention multiplies them. `slots[row]` is the token's place in the pool, block · 16 + offset, or below zero for a row that
 // only fills up its batch.
 KERNEL(128, 1) write_heads(const float *qkv, const int *positions, const int *slots, const float *query_norm, const float *key_norm,
-                           const float *cos_table, const float *sin_table, bf16 *queries, bf16 *keys, bf16 *values, int heads,
-                           int kv_heads, int head_dim, int padded, float eps) {
+                           const float *cos_table, const float *sin_table, const float *growth, bf16 *queries, bf16 *keys,
+                           bf16 *values, int heads, int kv_heads, int head_dim, int padded, int rotated, float eps) {
     int row = blockIdx.x;
     int head = blockIdx.y * 4 + threadIdx.x / 32;
     int lane = threadIdx.x % 32;
@@ -64,7 +105,8 @@ KERNEL(128, 1) write_heads(const float *qkv, const int *positions, const int *sl
     if (is_key && slot < 0) return;
     bf16 *to = is_key ? keys + ((block * kv_heads + (head - heads)) * BLOCK_TOKENS + offset) * padded
                       : queries + ((size_t)row * heads + head) * padded;
-    int half = head_dim / 2;
+    float grown = growth && !is_key ? growth[positions[row]] : 1.0f;
+    int half = rotated / 2;
     const float *cosines = cos_table + (size_t)positions[row] * half, *sines = sin_table + (size_t)positions[row] * half;
     for (int i = lane; i < half; i += 32) {
         float a = x[i], b = x[i + half];
@@ -72,8 +114,9 @@ KERNEL(128, 1) write_heads(const float *qkv, const int *positions, const int *sl
             a = a * scale * weight[i];
             b = b * scale * weight[i + half];
         }
-        to[i] = to_bf16(a * cosines[i] - b * sines[i]);
-        to[i + half] = to_bf16(b * cosines[i] + a * sines[i]);
+        to[i] = to_bf16((a * cosines[i] - b * sines[i]) * grown);
+        to[i + half] = to_bf16((b * cosines[i] + a * sines[i]) * grown);
     }
+    for (int d = rotated + lane; d < head_dim; d += 32) to[d] = to_bf16((weight ? x[d] * scale * weight[d] : x[d]) * grown);
     for (int d = head_dim + lane; d < padded; d += 32) to[d] = 0;
 }

@@ -16,7 +16,7 @@ pub const SOURCES: [(&str, &str); 3] = [
 pub const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "-diag-suppress=177", "--ptxas-options=-v"];
 
 /// Version of the kernels' bits. Incremented when any result changes.
-pub const KERNEL_VERSION: u32 = 1;
+pub const KERNEL_VERSION: u32 = 2;
 
 /// Head widths for which attention is compiled. A head is padded with zeros to the next of them.
 pub const HEAD_WIDTHS: [usize; 4] = [32, 64, 96, 128];
@@ -29,9 +29,13 @@ const STAGES: usize = 3;
 const STEP: usize = 64;
 
 /// The names of all kernels.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 25] = [
     "embed",
     "rms_norm",
+    "rms_norm_add",
+    "rms_norm_columns",
+    "round_rows",
+    "scale_and_cap",
     "write_heads",
     "dense_few_8",
     "dense_few_16",

@@ -1,16 +1,18 @@
 //! Loads a checkpoint onto a device: estimates its memory, checks that it fits, and sizes the KV pool. Must not know:
 //! how a step is computed.
 
-use headrace_checkpoint::{Architecture, Checkpoint, ModelConfig, UniformConfig};
+use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::forward::ForwardShape;
 use headrace_kv_layout::{KvGroup, KvLayout};
-use headrace_model::rope;
 
-use crate::device::{Buffer, Device, DeviceError};
+use crate::attention::{Heads, Pages, SPLIT};
+use crate::device::Device;
 use crate::error::LoadError;
 use crate::model::{CudaModel, Limits};
-use crate::ops::{Heads, Pages, SPLIT, Workspace};
+use crate::ops::Workspace;
 use crate::options::LoadOptions;
+use crate::plan::DecoderPlan;
+use crate::rotary;
 use crate::scratch::Scratch;
 use crate::weights::{Tensors, Weights, device_bytes};
 
@@ -44,21 +46,19 @@ impl CudaModel {
         options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<CudaModel, LoadError> {
-        let config = uniform(config)?;
-        let heads = checked(config, options)?;
+        let plan = checked(config, options)?;
         let memory = device.memory()?;
-        let sizes = Sizes::new(config, options, &heads, device.multiprocessors());
+        let sizes = Sizes::new(&plan, options, device.multiprocessors());
         let blocks = sizes.blocks(options, memory.free, device.name())?;
         let layout = KvLayout::single(sizes.group(blocks));
         let max_positions = config
             .max_positions
             .min(options.max_positions.unwrap_or(usize::MAX))
             .min(layout.first().positions());
-        let (weights, weight_bytes) =
-            Weights::load(&mut *device, config, tensors, options.threads, progress)?;
-        let pages = pages(&mut *device, config.layers, blocks, &heads)?;
-        let (cos, sin) = angles(&mut *device, config, max_positions)?;
-        let scratch = Scratch::new(&mut *device, config, &heads, options)?;
+        let (weights, weight_bytes) = Weights::load(&mut *device, &plan, tensors, options.threads, progress)?;
+        let pages = pages(&mut *device, plan.layers.len(), blocks, &plan.heads)?;
+        let rotaries = rotary::upload(&mut *device, &plan, max_positions)?;
+        let scratch = Scratch::new(&mut *device, &plan, options)?;
         let workspace = Workspace::new(&mut *device)?;
         let partial = device.allocate(sizes.partial)?;
         let shape = ForwardShape {
@@ -76,7 +76,7 @@ impl CudaModel {
         device.synchronize()?;
         Ok(CudaModel::new(
             (device, config.clone(), shape, limits),
-            (heads, weights, pages, (cos, sin)),
+            (plan.heads, weights, pages, rotaries),
             (scratch, workspace, partial),
         ))
     }
@@ -93,16 +93,16 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn new(config: &UniformConfig, options: &LoadOptions, heads: &Heads, multiprocessors: usize) -> Sizes {
-        let positions = config.max_positions.min(options.max_positions.unwrap_or(usize::MAX));
+    fn new(plan: &DecoderPlan<'_>, options: &LoadOptions, multiprocessors: usize) -> Sizes {
+        let positions = plan.config.max_positions.min(options.max_positions.unwrap_or(usize::MAX));
         // The splits of the longest sequence must fit at the same time.
-        let least = heads.partial_bytes() * positions.div_ceil(SPLIT);
+        let least = plan.heads.partial_bytes() * positions.div_ceil(SPLIT);
         Sizes {
-            weights: device_bytes(config),
-            scratch: Scratch::bytes(config, heads, options) + Workspace::bytes(multiprocessors),
+            weights: device_bytes(plan),
+            scratch: Scratch::bytes(plan, options) + Workspace::bytes(multiprocessors),
             partial: options.partial_bytes.max(least),
-            angles: positions * (config.head_dim / 2) * 8,
-            block: 2 * heads.block_bytes() * config.layers,
+            angles: rotary::bytes(plan, positions),
+            block: block_bytes(plan),
         }
     }
 
@@ -153,34 +153,23 @@ pub fn bytes_beside_kv(
     options: &LoadOptions,
     multiprocessors: usize,
 ) -> Result<usize, LoadError> {
-    let config = uniform(config)?;
-    let heads = checked(config, options)?;
-    let sizes = Sizes::new(config, options, &heads, multiprocessors);
+    let sizes = Sizes::new(&checked(config, options)?, options, multiprocessors);
     Ok(sizes.weights + sizes.scratch + sizes.partial + sizes.angles)
 }
 
 /// KV bytes per block of 16 tokens, over all layers.
 ///
 /// # Errors
-/// [`LoadError::Unsupported`] for heads that the kernels do not support.
+/// [`LoadError::Unsupported`] for a model that the kernels do not compute.
 pub fn kv_bytes_per_block(config: &ModelConfig) -> Result<usize, LoadError> {
-    let config = uniform(config)?;
-    let heads = heads_of(config)?;
-    Ok(2 * heads.block_bytes() * config.layers)
+    Ok(block_bytes(&DecoderPlan::of(config)?))
 }
 
-/// The sizes of a model whose layers are all alike, which is what the kernels compute.
-fn uniform(config: &ModelConfig) -> Result<&UniformConfig, LoadError> {
-    config.uniform.as_ref().ok_or_else(|| {
-        let computed =
-            [Architecture::Llama, Architecture::Qwen2, Architecture::Qwen3].map(Architecture::hf_name);
-        let (found, computed) = (config.architecture.hf_name(), computed.join(", "));
-        let problem = format!("{found} is not computed on a GPU; {computed} are. The CPU engine computes it");
-        LoadError::Unsupported { name: "architecture", problem }
-    })
+fn block_bytes(plan: &DecoderPlan<'_>) -> usize {
+    2 * plan.heads.block_bytes() * plan.layers.len()
 }
 
-fn checked(config: &UniformConfig, options: &LoadOptions) -> Result<Heads, LoadError> {
+fn checked<'c>(config: &'c ModelConfig, options: &LoadOptions) -> Result<DecoderPlan<'c>, LoadError> {
     let named = |name, problem: &str| Err(LoadError::Unsupported { name, problem: problem.to_owned() });
     for (name, value) in
         [("pass_rows", options.pass_rows), ("logit_rows", options.logit_rows), ("threads", options.threads)]
@@ -195,19 +184,13 @@ fn checked(config: &UniformConfig, options: &LoadOptions) -> Result<Heads, LoadE
     if options.max_positions == Some(0) {
         return named("max_positions", "leaves room for no token");
     }
+    let plan = DecoderPlan::of(config)?;
     let most = i32::MAX as usize;
-    let widths = [config.vocab_size, config.hidden_size, 2 * config.intermediate_size, options.pass_rows];
+    let widths = [config.vocab_size, config.hidden_size, 2 * plan.inner(), options.pass_rows];
     if widths.into_iter().any(|width| width > most / 32) {
         return named("vocab_size", "or another size is beyond what the kernels count to");
     }
-    heads_of(config)
-}
-
-fn heads_of(config: &UniformConfig) -> Result<Heads, LoadError> {
-    Heads::new(config.heads, config.kv_heads, config.head_dim).map_err(|error| match error {
-        DeviceError::Shape { what, problem } => LoadError::Unsupported { name: what, problem },
-        other => LoadError::Device(other),
-    })
+    Ok(plan)
 }
 
 fn pages(
@@ -219,20 +202,4 @@ fn pages(
     let bytes = blocks * heads.block_bytes();
     let mut layer = || Ok(Pages { keys: device.allocate(bytes)?, values: device.allocate(bytes)? });
     (0..layers).map(|_| layer()).collect()
-}
-
-/// Uploads the cosines and sines of all positions.
-fn angles(
-    device: &mut dyn Device,
-    config: &UniformConfig,
-    positions: usize,
-) -> Result<(Buffer, Buffer), LoadError> {
-    let table = rope::table(&config.rope, config.head_dim, positions);
-    let mut bring = |values: &[f32]| -> Result<Buffer, DeviceError> {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let buffer = device.allocate(bytes.len())?;
-        device.upload(buffer, &bytes)?;
-        Ok(buffer)
-    };
-    Ok((bring(&table.cos)?, bring(&table.sin)?))
 }

@@ -4,24 +4,25 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use headrace_checkpoint::UniformConfig;
+use headrace_checkpoint::ModelConfig;
 use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
 use headrace_kernels::pool::panic_message;
 use headrace_model::batch::Rows;
 
+use crate::attention::{self, HeadWeights, Heads, Pages, Rotary};
 use crate::device::{Buffer, Device, DeviceError, Recording};
 use crate::kernels::KERNEL_VERSION;
-use crate::ops::{self, Finish, HeadWeights, Heads, Pages, Workspace, padded};
+use crate::ops::{self, Finish, Matrix, Norm, Workspace, padded};
 use crate::scratch::Scratch;
-use crate::step::{Shape, Step, bucket, is_decode, passes, shape_of};
-use crate::weights::{Layer, Weights};
+use crate::step::{Sections, Shape, Step, bucket, is_decode, passes, shape_of};
+use crate::weights::{HeadNorm, Layer, Weights};
 
 /// Maximum number of recordings. After that, steps of new shapes are launched kernel by kernel.
 const MOST_RECORDINGS: usize = 96;
 
 /// A loaded model. Dropping it frees its memory on the device.
 pub struct CudaModel {
-    config: UniformConfig,
+    config: ModelConfig,
     shape: ForwardShape,
     numerics: String,
     limits: Limits,
@@ -44,17 +45,20 @@ pub(crate) struct Limits {
 /// Everything that the kernels of a step read or write.
 struct Core {
     device: Box<dyn Device>,
+    /// Width of the residual stream.
+    hidden: usize,
+    vocab: usize,
     heads: Heads,
     weights: Weights,
     pages: Vec<Pages>,
-    angles: (Buffer, Buffer),
+    rotaries: Vec<Rotary>,
     scratch: Scratch,
     workspace: Workspace,
     partial: Buffer,
 }
 
-type Identity = (Box<dyn Device>, UniformConfig, ForwardShape, Limits);
-type DeviceWeights = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
+type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
+type DeviceWeights = (Heads, Weights, Vec<Pages>, Vec<Rotary>);
 
 impl CudaModel {
     pub(crate) fn new(
@@ -63,16 +67,18 @@ impl CudaModel {
         work: (Scratch, Workspace, Buffer),
     ) -> CudaModel {
         let (device, config, shape, limits) = identity;
-        let (heads, weights, pages, angles) = loaded;
+        let (heads, weights, pages, rotaries) = loaded;
         let (scratch, workspace, partial) = work;
         let numerics = format!("cuda/{}/bf16/kv-bf16/v{KERNEL_VERSION}", device.name());
-        let core = Core { device, heads, weights, pages, angles, scratch, workspace, partial };
+        let (hidden, vocab) = (config.hidden_size, config.vocab_size);
+        let core =
+            Core { device, hidden, vocab, heads, weights, pages, rotaries, scratch, workspace, partial };
         let (rows, step, recordings) = (Rows::default(), Step::default(), BTreeMap::new());
         CudaModel { config, shape, numerics, limits, core, recordings, rows, step }
     }
 
     /// The configuration of the loaded checkpoint.
-    pub fn config(&self) -> &UniformConfig {
+    pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
@@ -134,14 +140,14 @@ impl CudaModel {
         // A recorded step computes the logits of all its rows. They must fit into one download.
         let fits = shape.wanted <= self.limits.logit_rows.min(self.limits.pass_rows);
         if decode && fits && self.recorded(shape)? {
-            return self.core.fetch(&self.config, (first_row, wanted), out);
+            return self.core.fetch((first_row, wanted), out);
         }
-        self.core.states(&self.config, shape)?;
+        self.core.states(shape)?;
         let mut done = 0;
         while done < wanted {
             let count = (wanted - done).min(self.limits.logit_rows);
-            self.core.logits(&self.config, done, count)?;
-            self.core.fetch(&self.config, (first_row + done, count), out)?;
+            self.core.logits(done, count)?;
+            self.core.fetch((first_row + done, count), out)?;
             done += count;
         }
         Ok(())
@@ -170,8 +176,8 @@ impl CudaModel {
 
     fn record(&mut self, shape: &Shape) -> Result<Recording, DeviceError> {
         self.core.device.begin_recording()?;
-        let states = self.core.states(&self.config, shape);
-        let launched = states.and_then(|()| self.core.logits(&self.config, 0, shape.wanted));
+        let states = self.core.states(shape);
+        let launched = states.and_then(|()| self.core.logits(0, shape.wanted));
         let recording = self.core.device.end_recording();
         launched?;
         recording
@@ -222,59 +228,114 @@ impl Core {
     }
 
     /// Computes keys and values of all rows, and the normalized last hidden states of the wanted rows in `normed`.
-    fn states(&mut self, config: &UniformConfig, shape: &Shape) -> Result<(), DeviceError> {
-        let Core { device, heads, weights, pages, angles, scratch, workspace, partial } = self;
-        let device = &mut **device;
-        let (hidden, eps, rows) = (config.hidden_size, config.rms_norm_eps, shape.rows);
-        let sections = shape.within(scratch.inputs)?;
-        let (stream, normed) = (scratch.stream, scratch.normed);
-        let table = (weights.embedding.weights, weights.embedding.inputs);
-        ops::embed(device, table, sections.tokens, (stream, rows), hidden)?;
-        for (layer, pages) in weights.layers.iter().zip(pages.iter()) {
-            let Layer { attention_norm, qkv, query_norm, key_norm, output, mlp_norm, gate_up, down } = layer;
-            ops::rms_norm(device, (stream, None), *attention_norm, (normed, rows), hidden, eps)?;
-            ops::product(device, workspace, qkv, (normed, rows), (scratch.qkv, qkv.features), Finish::Store)?;
-            let (cos, sin) = *angles;
-            let of_heads = HeadWeights { query_norm: *query_norm, key_norm: *key_norm, cos, sin, eps };
-            let places = (sections.positions, sections.slots);
-            ops::write_heads(device, heads, &of_heads, (scratch.qkv, rows), places, scratch.queries, pages)?;
-            let seen = (scratch.queries, pages);
-            ops::attend(device, heads, &sections.entries, seen, *partial, scratch.attended)?;
-            ops::product(device, workspace, output, (scratch.attended, rows), (stream, hidden), Finish::Add)?;
-            ops::rms_norm(device, (stream, None), *mlp_norm, (normed, rows), hidden, eps)?;
-            let middle = (scratch.inner, down.inputs);
-            ops::product(device, workspace, gate_up, (normed, rows), middle, Finish::Gate)?;
-            ops::product(device, workspace, down, (scratch.inner, rows), (stream, hidden), Finish::Add)?;
+    fn states(&mut self, shape: &Shape) -> Result<(), DeviceError> {
+        let (hidden, rows, stream) = (self.hidden, shape.rows, self.scratch.stream);
+        let sections = shape.within(self.scratch.inputs)?;
+        let Weights { embedding, embedding_scale, .. } = &self.weights;
+        let (table, scale) = ((embedding.weights, embedding.inputs), *embedding_scale);
+        ops::embed(&mut *self.device, table, sections.tokens, (stream, rows), (hidden, scale))?;
+        for index in 0..self.weights.layers.len() {
+            self.layer(index, &sections, rows)?;
         }
-        let wanted = (stream, Some(sections.wanted));
-        ops::rms_norm(device, wanted, weights.final_norm, (normed, shape.wanted), hidden, eps)
+        let (wanted, normed) = ((stream, Some(sections.wanted)), (self.scratch.normed, shape.wanted));
+        ops::rms_norm(&mut *self.device, wanted, self.weights.final_norm, normed, hidden)
+    }
+
+    /// Computes one layer, from the stream to the stream.
+    fn layer(&mut self, index: usize, sections: &Sections, rows: usize) -> Result<(), DeviceError> {
+        let (device, hidden, partial) = (&mut *self.device, self.hidden, self.partial);
+        let (heads, scratch, workspace) = (&self.heads, &self.scratch, &self.workspace);
+        let (Some(layer), Some(pages)) = (self.weights.layers.get(index), self.pages.get(index)) else {
+            return Ok(());
+        };
+        let Layer { mixer_norm, qkv, query_norm, key_norm, rotary, scale, output, mixer_out_norm, .. } =
+            layer;
+        let Layer { feed_norm, gate_up, down, feed_out_norm, residual_scale, .. } = layer;
+        let half = Half { hidden, workspace, scratch, rows, factor: *residual_scale };
+        half.input(device, *mixer_norm)?;
+        let (normed, projected) = ((scratch.normed, rows), (scratch.projected, rows));
+        ops::product(device, workspace, qkv, normed, (scratch.projected, qkv.features), Finish::Store)?;
+        let (queries, keys) = (heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim);
+        for (norm, columns) in [(query_norm, (0, queries)), (key_norm, (queries, keys))] {
+            if let Some(HeadNorm { norm, is_whole: true }) = norm {
+                ops::rms_norm_columns(device, projected, qkv.features, columns, *norm)?;
+            }
+        }
+        let each = |norm: &Option<HeadNorm>| norm.filter(|norm| !norm.is_whole).map(|norm| norm.norm);
+        let (query_norm, key_norm) = (each(query_norm), each(key_norm));
+        let of_heads = HeadWeights {
+            query_norm: query_norm.map(|norm| norm.weight),
+            key_norm: key_norm.map(|norm| norm.weight),
+            eps: query_norm.or(key_norm).map_or(0.0, |norm| norm.eps),
+            rotary: rotary.and_then(|rotary| self.rotaries.get(rotary)).copied(),
+        };
+        let places = (sections.positions, sections.slots);
+        attention::write_heads(device, heads, &of_heads, projected, places, scratch.queries, pages)?;
+        let seen = (scratch.queries, pages);
+        attention::attend(device, (heads, *scale), &sections.entries, seen, partial, scratch.attended)?;
+        half.output(device, output, scratch.attended, *mixer_out_norm)?;
+        half.input(device, *feed_norm)?;
+        ops::product(device, workspace, gate_up, normed, (scratch.inner, down.inputs), Finish::Gate)?;
+        half.output(device, down, scratch.inner, *feed_out_norm)
     }
 
     /// Computes the logits of `count` wanted rows, starting with row `first` of `normed`.
-    fn logits(&mut self, config: &UniformConfig, first: usize, count: usize) -> Result<(), DeviceError> {
-        let row = padded(config.hidden_size) * 2;
+    fn logits(&mut self, first: usize, count: usize) -> Result<(), DeviceError> {
+        let row = padded(self.hidden) * 2;
         let states = self.scratch.normed.part(first * row, count * row)?;
-        let out = (self.scratch.logits, config.vocab_size);
-        ops::product(
-            &mut *self.device,
-            &self.workspace,
-            &self.weights.head,
-            (states, count),
-            out,
-            Finish::Store,
-        )
+        let Weights { head, logit_scale, logit_cap, .. } = &self.weights;
+        let (device, logits) = (&mut *self.device, self.scratch.logits);
+        ops::product(device, &self.workspace, head, (states, count), (logits, self.vocab), Finish::Store)?;
+        if *logit_scale == 1.0 && logit_cap.is_none() {
+            return Ok(());
+        }
+        ops::scale_and_cap(device, (logits, count), self.vocab, *logit_scale, *logit_cap)
     }
 
     /// Downloads the first `count` rows of logits into rows of `out`, starting with row `first`.
-    fn fetch(
-        &mut self,
-        config: &UniformConfig,
-        (first, count): (usize, usize),
-        out: &mut Logits,
-    ) -> Result<(), DeviceError> {
-        let vocab = config.vocab_size;
+    fn fetch(&mut self, (first, count): (usize, usize), out: &mut Logits) -> Result<(), DeviceError> {
+        let vocab = self.vocab;
         let to = out.values_mut().get_mut(first * vocab..(first + count) * vocab).unwrap_or_default();
         let from = self.scratch.logits.part(0, to.len() * 4)?;
         self.device.download(from, to)
+    }
+}
+
+/// The input and the output of one half of a layer: of attention, or of the feed-forward network.
+struct Half<'a> {
+    hidden: usize,
+    workspace: &'a Workspace,
+    scratch: &'a Scratch,
+    rows: usize,
+    /// Factor on the output.
+    factor: f32,
+}
+
+impl Half<'_> {
+    /// Leaves the half's input in `scratch.normed`: the stream, normalized if there is a norm.
+    fn input(&self, device: &mut dyn Device, norm: Option<Norm>) -> Result<(), DeviceError> {
+        let (stream, out) = (self.scratch.stream, (self.scratch.normed, self.rows));
+        match norm {
+            Some(norm) => ops::rms_norm(device, (stream, None), norm, out, self.hidden),
+            None => ops::round_rows(device, stream, out, self.hidden),
+        }
+    }
+
+    /// Computes the last projection, and adds it to the stream, normalized if there is a norm.
+    fn output(
+        &self,
+        device: &mut dyn Device,
+        projection: &Matrix,
+        from: Buffer,
+        norm: Option<Norm>,
+    ) -> Result<(), DeviceError> {
+        let Half { hidden, workspace, scratch, rows, factor } = *self;
+        let (input, stream) = ((from, rows), (scratch.stream, hidden));
+        let Some(norm) = norm else {
+            return ops::product(device, workspace, projection, input, stream, Finish::Add(factor));
+        };
+        let projected = scratch.projected;
+        ops::product(device, workspace, projection, input, (projected, hidden), Finish::Store)?;
+        ops::rms_norm_add(device, projected, norm, (scratch.stream, rows), hidden, factor)
     }
 }

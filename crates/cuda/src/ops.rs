@@ -1,28 +1,18 @@
-//! The operations of a step. Each checks its shapes and launches its kernels. Must not know: models, or batches. The
-//! number of rows may select another kernel for a product, but never changes its bits (`kernels/dense.cu`).
+//! Products and the operations on rows. Each checks its shapes and launches its kernels. Must not know: models, or
+//! batches. The number of rows may select another kernel for a product, but never changes its bits
+//! (`kernels/dense.cu`).
 
-use headrace_kv_layout::BLOCK_TOKENS;
-
+pub use crate::checks::{INPUTS, padded};
+use crate::checks::{at_least, check, count_of, int, pair, rows_launch};
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
-use crate::kernels::{HEAD_WIDTHS, TILE_FEATURES, shared_bytes};
+use crate::kernels::{TILE_FEATURES, shared_bytes};
 
-/// The inputs of every product are a multiple of this. Rows of weights and activations are padded with zeros.
-pub const INPUTS: usize = 32;
 /// Threads of a block that computes a tile.
 const TILE_THREADS: u32 = 256;
 /// Number of parts in which a product's inputs are summed (`QUARTERS` in the kernels).
 const QUARTERS: usize = 4;
-/// Rows of attention that an entry with splits computes together.
-pub const ENTRY_ROWS: usize = 16;
-/// Rows of an entry whose block reads all positions.
-pub const MANY_ROWS: usize = 64;
-/// Positions per split.
-pub const SPLIT: usize = 256;
-
-/// Rounds up to the next multiple of [`INPUTS`].
-pub fn padded(inputs: usize) -> usize {
-    inputs.next_multiple_of(INPUTS)
-}
+/// Columns of a block of [`scale_and_cap`].
+const CAPPED_COLUMNS: usize = 4096;
 
 /// A dense layer: `features × inputs` weights in bf16, and biases in f32.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +28,12 @@ pub struct Matrix {
 }
 
 /// How the result of a product is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Finish {
     /// Stored as f32.
     Store,
-    /// Added to an f32 output.
-    Add,
+    /// Multiplied by this factor and added to an f32 output.
+    Add(f32),
     /// `silu(gate) · up` is stored as bf16, with half as many outputs as features.
     Gate,
 }
@@ -138,15 +128,21 @@ pub fn product(
         at_least("biases", bias, features * 4)?;
     }
     let way = ProductKernel::of(count, features, device.multiprocessors());
+    // The codes are those of `Finish` in the kernels.
+    let (code, factor) = match finish {
+        Finish::Store => (0, 1.0),
+        Finish::Add(factor) => (1, factor),
+        Finish::Gate => (2, 1.0),
+    };
     let (down, across) = (features.div_ceil(TILE_FEATURES), count.div_ceil(way.rows));
     let product = Arguments::default().words(&[
         weights.address,
         rows.address,
         bias.map_or(0, |bias| bias.address),
         out.address,
-        pair(int("features", features)?, int("inputs", inputs)?),
-        pair(int("rows", count)?, int("stride", stride)?),
-        finish as u64,
+        pair(count_of("features", features)?, count_of("inputs", inputs)?),
+        pair(count_of("rows", count)?, count_of("stride", stride)?),
+        pair(code, factor.to_bits()),
     ]);
     let few = way.rows <= 16;
     let grid = match (few, way.in_parts) {
@@ -163,8 +159,8 @@ pub fn product(
     device.launch(&Launch { kernel: way.kernel, grid, threads, shared_bytes, arguments })
 }
 
-/// Computes `stream[row] = table[tokens[row]]` for `count` rows of `hidden` floats. The table's rows are bf16, with
-/// `stride` elements each. Only the first `hidden` elements are used.
+/// Computes `stream[row] = scale · table[tokens[row]]` for `count` rows of `hidden` floats. The table's rows are bf16,
+/// with `stride` elements each. Only the first `hidden` elements are used.
 ///
 /// # Errors
 /// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
@@ -173,7 +169,7 @@ pub fn embed(
     (table, stride): (Buffer, usize),
     tokens: Buffer,
     (stream, count): (Buffer, usize),
-    hidden: usize,
+    (hidden, scale): (usize, f32),
 ) -> Result<(), DeviceError> {
     at_least("stream", stream, count * hidden * 4)?;
     at_least("tokens", tokens, count * 4)?;
@@ -182,8 +178,18 @@ pub fn embed(
         .address(Some(tokens))
         .address(Some(stream))
         .int(int("hidden", hidden)?)
-        .int(int("stride", stride)?);
+        .int(int("stride", stride)?)
+        .float(scale);
     rows_launch(device, "embed", count, 1, 256, arguments)
+}
+
+/// The weight of a root-mean-square norm, and its epsilon.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Norm {
+    /// One f32 factor for each element.
+    pub weight: Buffer,
+    /// Added to the mean square.
+    pub eps: f32,
 }
 
 /// Computes `out[i] = norm(stream[rows[i]])` for `count` rows. Without `rows`, it takes the rows in their order. `out`
@@ -194,261 +200,111 @@ pub fn embed(
 pub fn rms_norm(
     device: &mut dyn Device,
     (stream, rows): (Buffer, Option<Buffer>),
-    weight: Buffer,
+    norm: Norm,
     (out, count): (Buffer, usize),
     hidden: usize,
-    eps: f32,
 ) -> Result<(), DeviceError> {
-    at_least("weight of a norm", weight, hidden * 4)?;
+    at_least("weight of a norm", norm.weight, hidden * 4)?;
     at_least("output of a norm", out, count * padded(hidden) * 2)?;
     let arguments = Arguments::default()
         .address(Some(stream))
         .address(rows)
-        .address(Some(weight))
+        .address(Some(norm.weight))
         .address(Some(out))
         .int(int("hidden", hidden)?)
         .int(int("stride", padded(hidden))?)
-        .float(eps);
+        .float(norm.eps);
     rows_launch(device, "rms_norm", count, 1, 256, arguments)
 }
 
-/// Sizes of a model's heads.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Heads {
-    /// Number of query heads.
-    pub heads: usize,
-    /// Number of key heads, and of value heads. Divides `heads`.
-    pub kv_heads: usize,
-    /// Elements of a head.
-    pub head_dim: usize,
-    /// Padded width of a head in queries and pages: one of [`HEAD_WIDTHS`].
-    pub width: usize,
-}
-
-impl Heads {
-    /// Selects the width for these heads.
-    ///
-    /// # Errors
-    /// [`DeviceError::Shape`] if no kernel is wide enough, or if `kv_heads` does not divide `heads`.
-    pub fn new(heads: usize, kv_heads: usize, head_dim: usize) -> Result<Heads, DeviceError> {
-        let shares = kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads);
-        check("num_key_value_heads", shares, || format!("{kv_heads} for {heads} heads"))?;
-        let width = HEAD_WIDTHS.into_iter().find(|&width| width >= head_dim);
-        let width = width.filter(|_| head_dim > 0 && head_dim.is_multiple_of(2));
-        width.map(|width| Heads { heads, kv_heads, head_dim, width }).ok_or_else(|| DeviceError::Shape {
-            what: "head_dim",
-            problem: format!(
-                "{head_dim}; on a CUDA device heads are even and at most {} wide",
-                HEAD_WIDTHS[3]
-            ),
-        })
-    }
-
-    /// Number of query heads that share a key head.
-    pub fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-
-    /// Bytes of a block of keys, or of values, in one layer.
-    pub fn block_bytes(&self) -> usize {
-        self.kv_heads * self.width * BLOCK_TOKENS * 2
-    }
-
-    /// Bytes of the partial results that one split stores per entry.
-    pub fn partial_bytes(&self) -> usize {
-        self.kv_heads * ENTRY_ROWS * (self.width + 2) * 4
-    }
-}
-
-/// The keys and values of a layer.
-#[derive(Clone, Copy, Debug)]
-pub struct Pages {
-    /// Order of dimensions: block, head, token, dimension.
-    pub keys: Buffer,
-    /// Order of dimensions: block, head, dimension, token.
-    pub values: Buffer,
-}
-
-/// Parameters that normalize and rotate heads.
-#[derive(Clone, Copy, Debug)]
-pub struct HeadWeights {
-    /// `head_dim` weights. `None` if queries are not normalized.
-    pub query_norm: Option<Buffer>,
-    /// `head_dim` weights. `None` if keys are not normalized.
-    pub key_norm: Option<Buffer>,
-    /// Cosines, `positions × head_dim / 2`.
-    pub cos: Buffer,
-    /// Sines, `positions × head_dim / 2`.
-    pub sin: Buffer,
-    /// Epsilon of the norms.
-    pub eps: f32,
-}
-
-/// Splits `qkv` into heads. Queries are normalized and rotated into `queries`. Keys are normalized and rotated, and
-/// stored with the values in their pages.
+/// Computes `stream[i] += factor · norm(x[i])` for `count` rows of `hidden` floats.
 ///
 /// # Errors
 /// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
-pub fn write_heads(
+pub fn rms_norm_add(
     device: &mut dyn Device,
-    heads: &Heads,
-    weights: &HeadWeights,
-    (qkv, count): (Buffer, usize),
-    (positions, slots): (Buffer, Buffer),
-    queries: Buffer,
-    pages: &Pages,
+    x: Buffer,
+    norm: Norm,
+    (stream, count): (Buffer, usize),
+    hidden: usize,
+    factor: f32,
 ) -> Result<(), DeviceError> {
-    let all = heads.heads + 2 * heads.kv_heads;
-    at_least("heads", qkv, count * all * heads.head_dim * 4)?;
-    at_least("queries", queries, count * heads.heads * heads.width * 2)?;
-    at_least("positions", positions, count * 4)?;
-    at_least("slots", slots, count * 4)?;
+    at_least("weight of a norm", norm.weight, hidden * 4)?;
+    at_least("input of a norm", x, count * hidden * 4)?;
+    at_least("stream", stream, count * hidden * 4)?;
     let arguments = Arguments::default()
-        .address(Some(qkv))
-        .address(Some(positions))
-        .address(Some(slots))
-        .address(weights.query_norm)
-        .address(weights.key_norm)
-        .address(Some(weights.cos))
-        .address(Some(weights.sin))
-        .address(Some(queries))
-        .address(Some(pages.keys))
-        .address(Some(pages.values))
-        .int(int("heads", heads.heads)?)
-        .int(int("heads", heads.kv_heads)?)
-        .int(int("heads", heads.head_dim)?)
-        .int(int("heads", heads.width)?)
-        .float(weights.eps);
-    rows_launch(device, "write_heads", count, all.div_ceil(4), 128, arguments)
+        .address(Some(x))
+        .address(Some(norm.weight))
+        .address(Some(stream))
+        .int(int("hidden", hidden)?)
+        .float(norm.eps)
+        .float(factor);
+    rows_launch(device, "rms_norm_add", count, 1, 256, arguments)
 }
 
-/// Work items of attention. An entry of 16 rows has its splits computed in parallel. An entry of 64 rows has one block
-/// for all positions.
-#[derive(Clone, Copy, Debug)]
-pub struct Entries {
-    /// Entries of 16 rows, 32 bytes each (`Entry` in `kernels/attention.cu`).
-    pub few: Buffer,
-    /// Number of entries in `few`.
-    pub few_count: usize,
-    /// Number of splits of the longest entry in `few`.
-    pub splits: usize,
-    /// Entries of 64 rows.
-    pub many: Buffer,
-    /// Number of entries in `many`.
-    pub many_count: usize,
-    /// The block tables to which the entries refer.
-    pub tables: Buffer,
-}
-
-/// Computes attention for all entries. `out` is bf16, with rows of [`padded`] heads. If `partial` is too short for all
-/// entries at once, they are computed in several launches.
+/// Normalizes `width` columns of `count` rows in place, starting with column `first`. The rows have `stride` floats.
 ///
 /// # Errors
-/// [`DeviceError::Shape`] if `partial` is too short for a single entry. Also returns the device's errors.
-pub fn attend(
+/// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
+pub fn rms_norm_columns(
     device: &mut dyn Device,
-    heads: &Heads,
-    entries: &Entries,
-    (queries, pages): (Buffer, &Pages),
-    partial: Buffer,
-    out: Buffer,
+    (rows, count): (Buffer, usize),
+    stride: usize,
+    (first, width): (usize, usize),
+    norm: Norm,
 ) -> Result<(), DeviceError> {
-    let [few, join, many] = attention_kernels(heads.width)?;
-    let stride = padded(heads.heads * heads.head_dim);
-    let scale = std::f32::consts::LOG2_E / (heads.head_dim as f32).sqrt();
-    let (query_heads, kv_heads) = (int("heads", heads.heads)?, int("heads", heads.kv_heads)?);
-    let (head_dim, out_stride) = (int("heads", heads.head_dim)?, int("heads", stride)?);
-    let seen = || {
-        Arguments::default().address(Some(queries)).words(&[
-            pages.keys.address,
-            pages.values.address,
-            entries.tables.address,
-        ])
-    };
-    let kv_grid = count_of("heads", heads.kv_heads)?;
-    let each = heads.partial_bytes() * entries.splits.max(1);
-    let at_once = (partial.bytes / each).min(65_535);
-    check("attention's partial results", at_once > 0, || {
-        format!("{each} bytes, and there are {}", partial.bytes)
-    })?;
-    for first in (0..entries.few_count).step_by(at_once) {
-        let count = (entries.few_count - first).min(at_once);
-        let these = entries.few.part(first * 32, count * 32)?;
-        let arguments =
-            seen().address(Some(these)).address(Some(partial)).int(query_heads).int(kv_heads).float(scale);
-        let grid = [count_of("splits", entries.splits)?, kv_grid, count as u32];
-        device.launch(&Launch { kernel: few, grid, threads: 128, shared_bytes: 0, arguments })?;
-        let arguments = Arguments::default()
-            .address(Some(these))
-            .address(Some(partial))
-            .address(Some(out))
-            .int(query_heads)
-            .int(kv_heads)
-            .int(head_dim)
-            .int(out_stride)
-            .int(int("splits", entries.splits)?);
-        let grid = [kv_grid, count as u32, 1];
-        device.launch(&Launch { kernel: join, grid, threads: 128, shared_bytes: 0, arguments })?;
-    }
-    if entries.many_count == 0 {
-        return Ok(());
-    }
-    let arguments = seen()
-        .address(Some(entries.many))
+    at_least("weight of a norm", norm.weight, width * 4)?;
+    at_least("rows of a norm", rows, count * stride * 4)?;
+    check("columns of a norm", first + width <= stride, || format!("{width} from {first} on, of {stride}"))?;
+    let arguments = Arguments::default()
+        .address(Some(rows))
+        .address(Some(norm.weight))
+        .int(int("stride", stride)?)
+        .int(int("column", first)?)
+        .int(int("columns", width)?)
+        .float(norm.eps);
+    rows_launch(device, "rms_norm_columns", count, 1, 256, arguments)
+}
+
+/// Rounds `count` rows of `hidden` floats to bf16 rows of [`padded`] hidden size.
+///
+/// # Errors
+/// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.
+pub fn round_rows(
+    device: &mut dyn Device,
+    stream: Buffer,
+    (out, count): (Buffer, usize),
+    hidden: usize,
+) -> Result<(), DeviceError> {
+    at_least("stream", stream, count * hidden * 4)?;
+    at_least("rounded rows", out, count * padded(hidden) * 2)?;
+    let arguments = Arguments::default()
+        .address(Some(stream))
         .address(Some(out))
-        .int(query_heads)
-        .int(kv_heads)
-        .int(head_dim)
-        .int(out_stride)
-        .float(scale);
-    let grid = [count_of("entries", entries.many_count)?, kv_grid, 1];
-    device.launch(&Launch { kernel: many, grid, threads: 128, shared_bytes: 0, arguments })
+        .int(int("hidden", hidden)?)
+        .int(int("stride", padded(hidden))?);
+    rows_launch(device, "round_rows", count, 1, 256, arguments)
 }
 
-fn attention_kernels(width: usize) -> Result<[&'static str; 3], DeviceError> {
-    match width {
-        32 => Ok(["attend_few_32", "join_32", "attend_many_32"]),
-        64 => Ok(["attend_few_64", "join_64", "attend_many_64"]),
-        96 => Ok(["attend_few_96", "join_96", "attend_many_96"]),
-        128 => Ok(["attend_few_128", "join_128", "attend_many_128"]),
-        other => Err(DeviceError::Shape { what: "width of a head", problem: other.to_string() }),
-    }
-}
-
-fn rows_launch(
+/// Multiplies `count` rows of `width` floats by `scale`. With a cap, each product becomes `cap · tanh(product / cap)`.
+///
+/// # Errors
+/// [`DeviceError::Shape`] if the buffer is too short. Also returns the device's errors.
+pub fn scale_and_cap(
     device: &mut dyn Device,
-    kernel: &'static str,
-    count: usize,
-    beside: usize,
-    threads: u32,
-    arguments: Arguments,
+    (rows, count): (Buffer, usize),
+    width: usize,
+    scale: f32,
+    cap: Option<f32>,
 ) -> Result<(), DeviceError> {
-    if count == 0 {
-        return Ok(());
-    }
-    let grid = [count_of("rows", count)?, count_of("heads", beside)?, 1];
-    device.launch(&Launch { kernel, grid, threads, shared_bytes: 0, arguments })
-}
-
-fn check(what: &'static str, good: bool, problem: impl FnOnce() -> String) -> Result<(), DeviceError> {
-    if good { Ok(()) } else { Err(DeviceError::Shape { what, problem: problem() }) }
-}
-
-fn at_least(what: &'static str, buffer: Buffer, bytes: usize) -> Result<(), DeviceError> {
-    check(what, buffer.bytes >= bytes, || format!("{} bytes where {bytes} are read or written", buffer.bytes))
-}
-
-fn int(what: &'static str, value: usize) -> Result<i32, DeviceError> {
-    i32::try_from(value).map_err(|_| DeviceError::Shape { what, problem: format!("{value} is too many") })
-}
-
-fn count_of(what: &'static str, value: usize) -> Result<u32, DeviceError> {
-    int(what, value).map(i32::cast_unsigned)
-}
-
-/// Packs two 32-bit integers in their order in memory.
-fn pair(first: i32, second: i32) -> u64 {
-    u64::from(first.cast_unsigned()) | u64::from(second.cast_unsigned()) << 32
+    at_least("rows", rows, count * width * 4)?;
+    check("cap", cap.is_none_or(|cap| cap > 0.0), || "must be positive".to_owned())?;
+    let arguments = Arguments::default()
+        .address(Some(rows))
+        .int(int("width", width)?)
+        .float(scale)
+        .float(cap.unwrap_or(0.0));
+    rows_launch(device, "scale_and_cap", count, width.div_ceil(CAPPED_COLUMNS), 256, arguments)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
 use headrace_kv_layout::KvGroup;
 use headrace_model::batch::Rows;
 
+use crate::attention::{ENTRY_ROWS, Entries, Heads, MANY_ROWS, SPLIT};
 use crate::device::{Buffer, DeviceError};
-use crate::ops::{ENTRY_ROWS, Entries, Heads, MANY_ROWS, SPLIT};
 
 /// Words per entry.
 const ENTRY_WORDS: usize = 8;

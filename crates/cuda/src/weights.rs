@@ -5,11 +5,16 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
 
-use headrace_checkpoint::{Checkpoint, CheckpointError, DType, Tensor, UniformConfig};
+use headrace_checkpoint::decoder::{
+    GatedFeed, HeadNorm as HeadNormConfig, LinearConfig, NormConfig, RowPick, RowSource,
+};
+use headrace_checkpoint::{Checkpoint, CheckpointError, DType, Tensor};
+use headrace_model::pick::picked;
 
 use crate::device::{Buffer, Device, DeviceError, Upload};
 use crate::error::LoadError;
-use crate::ops::{Matrix, padded};
+use crate::ops::{Matrix, Norm, padded};
+use crate::plan::{DecoderPlan, LayerPlan};
 
 /// Bytes that a thread prepares before it uploads them.
 const PIECE_BYTES: usize = 16 << 20;
@@ -45,37 +50,58 @@ impl Tensors for Checkpoint {
     }
 }
 
-/// All weights that a step reads.
+/// All weights that a step reads, and the factors beside them.
 pub(crate) struct Weights {
     pub(crate) embedding: Matrix,
+    /// Factor on the rows of the embedding.
+    pub(crate) embedding_scale: f32,
     pub(crate) head: Matrix,
-    pub(crate) final_norm: Buffer,
+    /// Factor on the logits.
+    pub(crate) logit_scale: f32,
+    /// Cap of the logits, after the factor.
+    pub(crate) logit_cap: Option<f32>,
+    pub(crate) final_norm: Norm,
     pub(crate) layers: Vec<Layer>,
 }
 
 /// One decoder layer.
 pub(crate) struct Layer {
-    pub(crate) attention_norm: Buffer,
+    /// `None` if attention reads the stream as it is.
+    pub(crate) mixer_norm: Option<Norm>,
     pub(crate) qkv: Matrix,
-    pub(crate) query_norm: Option<Buffer>,
-    pub(crate) key_norm: Option<Buffer>,
+    pub(crate) query_norm: Option<HeadNorm>,
+    pub(crate) key_norm: Option<HeadNorm>,
+    /// Index of the rotary embedding. `None` if nothing is rotated.
+    pub(crate) rotary: Option<usize>,
+    /// Factor on every score.
+    pub(crate) scale: f32,
     pub(crate) output: Matrix,
-    pub(crate) mlp_norm: Buffer,
-    /// Gate and up rows, alternating in groups of eight, so that one thread of the product has both. Each has [`inner`]
-    /// rows.
+    pub(crate) mixer_out_norm: Option<Norm>,
+    /// `None` if the feed-forward network reads the stream as it is.
+    pub(crate) feed_norm: Option<Norm>,
+    /// Gate and up rows, alternating in groups of eight, so that one thread of the product has both. Each has a
+    /// [`padded`] number of rows.
     pub(crate) gate_up: Matrix,
     pub(crate) down: Matrix,
+    pub(crate) feed_out_norm: Option<Norm>,
+    /// Factor on the outputs of both halves.
+    pub(crate) residual_scale: f32,
 }
 
-/// Width of the MLP on the device. The part beyond the model's own width is zero.
-pub(crate) fn inner(config: &UniformConfig) -> usize {
-    padded(config.intermediate_size)
+/// A norm over query or key heads.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadNorm {
+    pub(crate) norm: Norm,
+    /// Whether the statistics are those of all heads together.
+    pub(crate) is_whole: bool,
 }
 
-/// A tensor to upload: its destination and its arrangement.
+/// A tensor to upload: the rows that are taken of it, their destination and their arrangement.
 struct TensorUpload {
-    name: String,
-    shape: Vec<usize>,
+    source: RowSource,
+    /// Rows that are taken. Elements of a vector count as rows of one input.
+    rows: usize,
+    inputs: usize,
     to: Buffer,
     layout: UploadLayout,
 }
@@ -88,6 +114,8 @@ enum UploadLayout {
     Alternating(usize, usize),
     /// One row of floats.
     Floats,
+    /// Like `Floats`, but 1 is added to each element.
+    FloatsPlusOne,
     /// Like `Floats`, but in groups of eight, each followed by room for eight others. The value is 0 or 8, as in
     /// `Alternating`.
     AlternatingFloats(usize),
@@ -101,18 +129,45 @@ struct Planner<'a> {
 }
 
 /// Bytes that the weights take on a device.
-pub(crate) fn device_bytes(config: &UniformConfig) -> usize {
-    let matrix = |features: usize, inputs: usize| features * padded(inputs) * 2;
-    let (hidden, heads, kv) =
-        (config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim);
-    let vectors = 4 * (4 * hidden + heads + 2 * kv + 2 * config.head_dim + 2 * inner(config));
-    let layer = matrix(heads + 2 * kv, hidden)
-        + matrix(hidden, heads)
-        + matrix(2 * inner(config), hidden)
-        + matrix(hidden, inner(config))
-        + vectors;
-    let embeddings = if config.tie_embeddings { 1 } else { 2 };
-    config.layers * layer + embeddings * matrix(config.vocab_size, hidden) + 4 * hidden
+pub(crate) fn device_bytes(plan: &DecoderPlan<'_>) -> usize {
+    let norm = |norm: &NormConfig| norm.width * 4;
+    let layer = |LayerPlan { config, attention, feed, .. }: &LayerPlan<'_>| {
+        let norms = [&config.mixer_norm, &config.mixer_out_norm, &config.feed_norm, &config.feed_out_norm];
+        let norms: usize = norms.into_iter().flatten().map(norm).sum();
+        let head_norms = [&attention.query_norm, &attention.key_norm].into_iter().flatten();
+        let head_norms: usize = head_norms.map(|of| norm(of.norm())).sum();
+        let GatedFeed { inner, gate, up, down, .. } = feed;
+        let gate_up = matrix_bytes(2 * padded(*inner), gate.inputs, has_bias(&[gate, up]));
+        norms
+            + head_norms
+            + gate_up
+            + dense_bytes(&attention.inputs())
+            + dense_bytes(&[&attention.output])
+            + dense_bytes(&[down])
+    };
+    let layers: usize = plan.layers.iter().map(layer).sum();
+    let config = plan.config;
+    let embedding = matrix_bytes(config.vocab_size, config.hidden_size, false);
+    let head = config.head.linear.as_ref().map_or(0, |linear| dense_bytes(&[linear]));
+    layers + embedding + head + norm(&config.final_norm)
+}
+
+fn dense_bytes(of: &[&LinearConfig]) -> usize {
+    let (features, inputs) = size_of(of);
+    matrix_bytes(features, inputs, has_bias(of))
+}
+
+fn matrix_bytes(features: usize, inputs: usize, has_bias: bool) -> usize {
+    features * (padded(inputs) * 2 + if has_bias { 4 } else { 0 })
+}
+
+fn has_bias(of: &[&LinearConfig]) -> bool {
+    of.iter().any(|linear| linear.bias.is_some())
+}
+
+/// Outputs and inputs of dense layers, one below the other.
+fn size_of(of: &[&LinearConfig]) -> (usize, usize) {
+    (of.iter().map(|linear| linear.outputs).sum(), of.first().map_or(0, |linear| linear.inputs))
 }
 
 impl Weights {
@@ -120,13 +175,13 @@ impl Weights {
     /// total. Also returns the bytes that the weights take on the device.
     pub(crate) fn load(
         device: &mut dyn Device,
-        config: &UniformConfig,
+        plan: &DecoderPlan<'_>,
         tensors: &dyn Tensors,
         threads: usize,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Weights, usize), LoadError> {
         let mut planner = Planner { device, jobs: Vec::new(), allocated: 0 };
-        let weights = planner.everything(config)?;
+        let weights = planner.everything(plan)?;
         let Planner { jobs, allocated, .. } = planner;
         device.synchronize()?;
         bring(device, &jobs, tensors, threads, progress)?;
@@ -135,103 +190,113 @@ impl Weights {
 }
 
 impl Planner<'_> {
-    fn everything(&mut self, config: &UniformConfig) -> Result<Weights, LoadError> {
-        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-        let embedding = self.matrix(hidden, &[("model.embed_tokens".to_owned(), vocab)], false)?;
-        let head = match config.tie_embeddings {
-            true => embedding,
-            false => self.matrix(hidden, &[("lm_head".to_owned(), vocab)], false)?,
+    fn everything(&mut self, plan: &DecoderPlan<'_>) -> Result<Weights, LoadError> {
+        let config = plan.config;
+        let (vocab, k) = (config.vocab_size, padded(config.hidden_size));
+        let words = self.allocate(vocab * k * 2)?;
+        let embedding = Matrix { weights: words, bias: None, features: vocab, inputs: k };
+        self.job(&config.embedding.words, (vocab, config.hidden_size), words, UploadLayout::Rows(k));
+        let head = match &config.head.linear {
+            None => embedding,
+            Some(linear) => self.matrix(&[linear])?,
         };
-        let final_norm = self.vector("model.norm.weight".to_owned(), hidden)?;
-        let layers = (0..config.layers).map(|layer| self.layer(config, layer)).collect::<Result<_, _>>()?;
-        Ok(Weights { embedding, head, final_norm, layers })
+        let final_norm = self.norm(&config.final_norm)?;
+        let layers = plan.layers.iter().map(|layer| self.layer(layer)).collect::<Result<_, _>>()?;
+        Ok(Weights {
+            embedding,
+            embedding_scale: config.embedding.scale,
+            head,
+            logit_scale: config.head.scale,
+            logit_cap: config.head.cap,
+            final_norm,
+            layers,
+        })
     }
 
-    fn layer(&mut self, config: &UniformConfig, layer: usize) -> Result<Layer, LoadError> {
-        let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let (hidden, queries, kv) =
-            (config.hidden_size, config.heads * config.head_dim, config.kv_heads * config.head_dim);
-        let head_norm = |planner: &mut Self, part: &str| match config.qk_norm {
-            true => planner.vector(name(part), config.head_dim).map(Some),
-            false => Ok(None),
+    fn layer(&mut self, plan: &LayerPlan<'_>) -> Result<Layer, LoadError> {
+        let LayerPlan { config, attention, feed, rotary } = plan;
+        let mut norm = |of: &Option<NormConfig>| of.as_ref().map(|norm| self.norm(norm)).transpose();
+        let (mixer_norm, mixer_out_norm) = (norm(&config.mixer_norm)?, norm(&config.mixer_out_norm)?);
+        let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
+        let mut head_norm = |of: &Option<HeadNormConfig>| match of {
+            None => Ok(None),
+            Some(of) => {
+                let is_whole = matches!(of, HeadNormConfig::Whole(_));
+                self.norm(of.norm()).map(|norm| Some(HeadNorm { norm, is_whole }))
+            }
         };
-        let (query_norm, key_norm) =
-            (head_norm(self, "self_attn.q_norm.weight")?, head_norm(self, "self_attn.k_norm.weight")?);
         Ok(Layer {
-            attention_norm: self.vector(name("input_layernorm.weight"), hidden)?,
-            qkv: self.matrix(
-                hidden,
-                &[
-                    (name("self_attn.q_proj"), queries),
-                    (name("self_attn.k_proj"), kv),
-                    (name("self_attn.v_proj"), kv),
-                ],
-                config.qkv_bias,
-            )?,
-            query_norm,
-            key_norm,
-            output: self.matrix(queries, &[(name("self_attn.o_proj"), hidden)], config.o_bias)?,
-            mlp_norm: self.vector(name("post_attention_layernorm.weight"), hidden)?,
-            gate_up: self.gate_up(config, [name("mlp.gate_proj"), name("mlp.up_proj")])?,
-            down: self.matrix(
-                config.intermediate_size,
-                &[(name("mlp.down_proj"), hidden)],
-                config.mlp_bias,
-            )?,
+            mixer_norm,
+            query_norm: head_norm(&attention.query_norm)?,
+            key_norm: head_norm(&attention.key_norm)?,
+            qkv: self.matrix(&attention.inputs())?,
+            rotary: *rotary,
+            scale: attention.scale,
+            output: self.matrix(&[&attention.output])?,
+            mixer_out_norm,
+            feed_norm,
+            gate_up: self.gate_up(feed)?,
+            down: self.matrix(&[&feed.down])?,
+            feed_out_norm,
+            residual_scale: config.residual_scale,
         })
     }
 
     /// Plans dense layers with the same inputs, one below the other.
-    fn matrix(&mut self, inputs: usize, of: &[(String, usize)], bias: bool) -> Result<Matrix, LoadError> {
-        let (features, k) = (of.iter().map(|(_, rows)| rows).sum(), padded(inputs));
+    fn matrix(&mut self, of: &[&LinearConfig]) -> Result<Matrix, LoadError> {
+        let (features, inputs) = size_of(of);
+        let k = padded(inputs);
         let weights = self.allocate(features * k * 2)?;
-        let bias = if bias { Some(self.allocate(features * 4)?) } else { None };
+        let bias = self.bias(of, features)?;
         let mut at = 0;
-        for (name, rows) in of {
+        for linear in of {
+            let rows = linear.outputs;
             let to = weights.part(at * k * 2, rows * k * 2)?;
-            self.job(format!("{name}.weight"), vec![*rows, inputs], to, UploadLayout::Rows(k));
-            if let Some(bias) = bias {
-                self.job(
-                    format!("{name}.bias"),
-                    vec![*rows],
-                    bias.part(at * 4, rows * 4)?,
-                    UploadLayout::Floats,
-                );
+            self.job(&linear.weight, (rows, inputs), to, UploadLayout::Rows(k));
+            if let (Some(bias), Some(source)) = (bias, &linear.bias) {
+                self.job(source, (rows, 1), bias.part(at * 4, rows * 4)?, UploadLayout::Floats);
             }
             at += rows;
         }
         Ok(Matrix { weights, bias, features, inputs: k })
     }
 
+    /// Allocates zeros for the biases of dense layers, if one of them has some.
+    fn bias(&mut self, of: &[&LinearConfig], features: usize) -> Result<Option<Buffer>, LoadError> {
+        if !has_bias(of) {
+            return Ok(None);
+        }
+        let bias = self.allocate(features * 4)?;
+        self.device.clear(bias)?;
+        Ok(Some(bias))
+    }
+
     /// Plans the gate and up projections, alternating in groups of eight rows. Padding rows are zero, and so are their
     /// outputs.
-    fn gate_up(&mut self, config: &UniformConfig, names: [String; 2]) -> Result<Matrix, LoadError> {
-        let (inputs, rows, features) = (config.hidden_size, config.intermediate_size, 2 * inner(config));
+    fn gate_up(&mut self, feed: &GatedFeed) -> Result<Matrix, LoadError> {
+        let (inputs, rows, features) = (feed.gate.inputs, feed.inner, 2 * padded(feed.inner));
         let k = padded(inputs);
         let weights = self.allocate(features * k * 2)?;
         self.device.clear(weights)?;
-        let bias = if config.mlp_bias { Some(self.allocate(features * 4)?) } else { None };
-        if let Some(bias) = bias {
-            self.device.clear(bias)?;
-        }
-        for (at, name) in names.into_iter().enumerate() {
-            self.job(
-                format!("{name}.weight"),
-                vec![rows, inputs],
-                weights,
-                UploadLayout::Alternating(k, 8 * at),
-            );
-            if let Some(bias) = bias {
-                self.job(format!("{name}.bias"), vec![rows], bias, UploadLayout::AlternatingFloats(8 * at));
+        let both = [&feed.gate, &feed.up];
+        let bias = self.bias(&both, features)?;
+        for (at, linear) in both.into_iter().enumerate() {
+            self.job(&linear.weight, (rows, inputs), weights, UploadLayout::Alternating(k, 8 * at));
+            if let (Some(bias), Some(source)) = (bias, &linear.bias) {
+                self.job(source, (rows, 1), bias, UploadLayout::AlternatingFloats(8 * at));
             }
         }
         Ok(Matrix { weights, bias, features, inputs: k })
     }
 
-    fn vector(&mut self, name: String, length: usize) -> Result<Buffer, LoadError> {
-        let to = self.allocate(length * 4)?;
-        self.job(name, vec![length], to, UploadLayout::Floats);
-        Ok(to)
+    /// Plans a norm, which [`DecoderPlan::of`] checked.
+    fn norm(&mut self, config: &NormConfig) -> Result<Norm, LoadError> {
+        let weight = self.allocate(config.width * 4)?;
+        if let Some(source) = &config.weight {
+            let layout = if config.plus_one { UploadLayout::FloatsPlusOne } else { UploadLayout::Floats };
+            self.job(source, (config.width, 1), weight, layout);
+        }
+        Ok(Norm { weight, eps: config.eps })
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {
@@ -239,8 +304,8 @@ impl Planner<'_> {
         self.device.allocate(bytes)
     }
 
-    fn job(&mut self, name: String, shape: Vec<usize>, to: Buffer, layout: UploadLayout) {
-        self.jobs.push(TensorUpload { name, shape, to, layout });
+    fn job(&mut self, source: &RowSource, (rows, inputs): (usize, usize), to: Buffer, layout: UploadLayout) {
+        self.jobs.push(TensorUpload { source: source.clone(), rows, inputs, to, layout });
     }
 }
 
@@ -297,105 +362,124 @@ fn bring(
 }
 
 impl TensorUpload {
-    /// Uploads the tensor. Returns its bytes in the checkpoint.
+    /// Uploads the tensor's rows. Returns their bytes in the checkpoint.
     fn run(&self, tensors: &dyn Tensors, upload: &mut dyn Upload) -> Result<u64, LoadError> {
-        let tensor = tensors.tensor(&self.name)?;
-        if tensor.shape != self.shape {
-            let problem = format!("has shape {:?}, not {:?}", tensor.shape, self.shape);
-            return Err(LoadError::Tensor { name: self.name.clone(), problem });
+        let name = &self.source.tensor.name;
+        let tensor = tensors.tensor(name)?;
+        let wrong = |problem| LoadError::Tensor { name: name.clone(), problem };
+        if tensor.shape != self.source.tensor.shape {
+            return Err(wrong(format!("has shape {:?}, not {:?}", tensor.shape, self.source.tensor.shape)));
         }
         let element = match tensor.dtype {
             DType::BF16 | DType::F16 => 2,
             DType::F32 => 4,
             DType::Block(kind) => {
-                let problem = format!(
+                return Err(wrong(format!(
                     "is {}; a CUDA device takes bf16, f16 and f32: serve this model on the CPU, or another copy of it",
                     kind.name()
-                );
-                return Err(LoadError::Tensor { name: self.name.clone(), problem });
+                )));
             }
         };
-        let length: usize = self.shape.iter().product();
-        if tensor.bytes.len() != length * element {
-            let problem = format!("has {} bytes, not {}", tensor.bytes.len(), length * element);
-            return Err(LoadError::Tensor { name: self.name.clone(), problem });
+        let stored = tensor.shape.iter().product::<usize>() * element;
+        if tensor.bytes.len() != stored {
+            return Err(wrong(format!("has {} bytes, not {stored}", tensor.bytes.len())));
         }
-        let (rows, inputs) = match *self.shape.as_slice() {
-            [rows, inputs] => (rows, inputs),
-            _ => (1, length),
-        };
+        let taken =
+            self.taken(&tensor, element).filter(|bytes| bytes.len() == self.rows * self.inputs * element);
+        let bytes = taken.ok_or_else(|| wrong(format!("has no {} rows of {}", self.rows, self.inputs)))?;
+        let rows = StoredRows { dtype: tensor.dtype, bytes: &bytes, inputs: self.inputs };
         match self.layout {
-            UploadLayout::Rows(k) if k == inputs && tensor.dtype == DType::BF16 => {
-                for (at, piece) in tensor.bytes.chunks(PIECE_BYTES).enumerate() {
+            UploadLayout::Rows(k) if k == self.inputs && tensor.dtype == DType::BF16 => {
+                for (at, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
                     upload.upload(self.to.part(at * PIECE_BYTES, piece.len())?, piece)?;
                 }
             }
             UploadLayout::Rows(k) => {
                 let at_once = (PIECE_BYTES / (k * 2)).max(1);
-                for first in (0..rows).step_by(at_once) {
-                    let piece = rows_of(&tensor, first..rows.min(first + at_once), inputs, k);
+                for first in (0..self.rows).step_by(at_once) {
+                    let piece = rows.padded(first..self.rows.min(first + at_once), k);
                     upload.upload(self.to.part(first * k * 2, piece.len())?, &piece)?;
                 }
             }
             UploadLayout::Alternating(k, from) => {
-                for first in (0..rows).step_by(8) {
-                    let piece = rows_of(&tensor, first..rows.min(first + 8), inputs, k);
+                for first in (0..self.rows).step_by(8) {
+                    let piece = rows.padded(first..self.rows.min(first + 8), k);
                     upload.upload(self.to.part((first * 2 + from) * k * 2, piece.len())?, &piece)?;
                 }
             }
-            UploadLayout::Floats => upload.upload(self.to, &floats_of(&tensor))?,
+            UploadLayout::Floats => upload.upload(self.to, &rows.floats(None))?,
+            UploadLayout::FloatsPlusOne => upload.upload(self.to, &rows.floats(Some(1.0)))?,
             UploadLayout::AlternatingFloats(from) => {
-                for (at, piece) in floats_of(&tensor).chunks(8 * 4).enumerate() {
+                for (at, piece) in rows.floats(None).chunks(8 * 4).enumerate() {
                     upload.upload(self.to.part((at * 16 + from) * 4, piece.len())?, piece)?;
                 }
             }
         }
-        Ok(tensor.bytes.len() as u64)
+        Ok(bytes.len() as u64)
+    }
+
+    /// The bytes of the rows that the source takes. `None` if the tensor has no such rows.
+    fn taken<'t>(&self, tensor: &'t Tensor<'_>, element: usize) -> Option<Cow<'t, [u8]>> {
+        if self.source.pick == RowPick::All && self.source.pairs.is_none() {
+            return Some(Cow::Borrowed(&tensor.bytes));
+        }
+        let columns = if self.inputs == 1 { 1 } else { tensor.shape.last().copied()? };
+        picked(&Cow::Borrowed(&tensor.bytes), &self.source, (columns.checked_mul(element)?, Some(element)))
     }
 }
 
-/// Returns rows as bf16, each padded with zeros to `k` inputs.
-fn rows_of<'t>(
-    tensor: &'t Tensor<'_>,
-    rows: std::ops::Range<usize>,
+/// Rows of a tensor, or a vector, as the checkpoint stores them.
+struct StoredRows<'t> {
+    dtype: DType,
+    bytes: &'t [u8],
     inputs: usize,
-    k: usize,
-) -> Cow<'t, [u8]> {
-    let element = if tensor.dtype == DType::F32 { 4 } else { 2 };
-    let bytes =
-        tensor.bytes.get(rows.start * inputs * element..rows.end * inputs * element).unwrap_or_default();
-    if tensor.dtype == DType::BF16 && k == inputs {
-        return Cow::Borrowed(bytes);
-    }
-    let mut out = Vec::with_capacity(rows.len() * k * 2);
-    for row in bytes.chunks(inputs * element) {
-        match tensor.dtype {
-            DType::F32 => out.extend(row.as_chunks().0.iter().flat_map(|&b| bf16(f32::from_le_bytes(b)))),
-            DType::F16 => {
-                out.extend(
-                    row.as_chunks().0.iter().flat_map(|&b| bf16(half::f16::from_le_bytes(b).to_f32())),
-                );
-            }
-            _ => out.extend_from_slice(row),
+}
+
+impl<'t> StoredRows<'t> {
+    /// Returns rows as bf16, each padded with zeros to `k` inputs.
+    fn padded(&self, rows: std::ops::Range<usize>, k: usize) -> Cow<'t, [u8]> {
+        let StoredRows { dtype, bytes, inputs } = *self;
+        let element = if dtype == DType::F32 { 4 } else { 2 };
+        let bytes = bytes.get(rows.start * inputs * element..rows.end * inputs * element).unwrap_or_default();
+        if dtype == DType::BF16 && k == inputs {
+            return Cow::Borrowed(bytes);
         }
-        out.resize(out.len() + (k - inputs) * 2, 0);
+        let mut out = Vec::with_capacity(rows.len() * k * 2);
+        for row in bytes.chunks(inputs * element) {
+            match dtype {
+                DType::F32 => {
+                    out.extend(row.as_chunks().0.iter().flat_map(|&b| bf16(f32::from_le_bytes(b))));
+                }
+                DType::F16 => {
+                    out.extend(
+                        row.as_chunks().0.iter().flat_map(|&b| bf16(half::f16::from_le_bytes(b).to_f32())),
+                    );
+                }
+                _ => out.extend_from_slice(row),
+            }
+            out.resize(out.len() + (k - inputs) * 2, 0);
+        }
+        Cow::Owned(out)
     }
-    Cow::Owned(out)
+
+    /// Returns all elements as the bytes of f32 values, with `addend` added to each.
+    fn floats(&self, addend: Option<f32>) -> Vec<u8> {
+        let StoredRows { dtype, bytes, .. } = *self;
+        let written = |value: f32| addend.map_or(value, |addend| value + addend).to_le_bytes();
+        match dtype {
+            DType::F32 => bytes.as_chunks().0.iter().flat_map(|&b| written(f32::from_le_bytes(b))).collect(),
+            DType::F16 => {
+                let widened = |&b: &[u8; 2]| written(half::f16::from_le_bytes(b).to_f32());
+                bytes.as_chunks().0.iter().flat_map(widened).collect()
+            }
+            _ => {
+                let widened = |&b: &[u8; 2]| written(half::bf16::from_le_bytes(b).to_f32());
+                bytes.as_chunks().0.iter().flat_map(widened).collect()
+            }
+        }
+    }
 }
 
 fn bf16(value: f32) -> [u8; 2] {
     half::bf16::from_f32(value).to_le_bytes()
-}
-
-/// Returns all elements as the bytes of f32 values.
-fn floats_of(tensor: &Tensor<'_>) -> Vec<u8> {
-    let bytes = &tensor.bytes;
-    let widened = |of: fn([u8; 2]) -> f32| -> Vec<u8> {
-        bytes.as_chunks().0.iter().flat_map(|&b| of(b).to_le_bytes()).collect()
-    };
-    match tensor.dtype {
-        DType::F32 => bytes.to_vec(),
-        DType::F16 => widened(|b| half::f16::from_le_bytes(b).to_f32()),
-        _ => widened(|b| half::bf16::from_le_bytes(b).to_f32()),
-    }
 }

@@ -5,9 +5,10 @@
 
 mod common;
 
+use headrace_cuda::attention::{self, Entries, HeadWeights, Heads, Pages, Rotary};
 use headrace_cuda::device::{Buffer, Device, DeviceError};
 use headrace_cuda::kernels::NAMES;
-use headrace_cuda::ops::{self, Entries, Finish, HeadWeights, Heads, Matrix, Pages, Workspace, padded};
+use headrace_cuda::ops::{self, Finish, Matrix, Norm, Workspace, padded};
 
 struct Random(u64);
 
@@ -170,11 +171,11 @@ fn a_product_is_added_or_gated() {
     for (count, features, inputs) in [(3, 48, 64), (12, 96, 160), (30, 144, 96), (70, 544, 64)] {
         let dense = Dense::new(&mut random, count, features, inputs);
         let before = random.floats(count * features);
-        let got = dense.run(device, count, Finish::Add, &before);
+        let got = dense.run(device, count, Finish::Add(0.75), &before);
         let want: Vec<f64> = before
             .iter()
             .enumerate()
-            .map(|(at, &before)| f64::from(before) + dense.value(at / features, at % features))
+            .map(|(at, &before)| f64::from(before) + 0.75 * dense.value(at / features, at % features))
             .collect();
         close(&format!("{count} added"), &got, &want, 2e-5);
         let got = dense.run(device, count, Finish::Gate, &[]);
@@ -201,18 +202,18 @@ fn embeddings_and_norms() {
         let tokens = [3, 0, 6, 3];
         let stream = poisoned(device, count * hidden);
         let (on_device, ids) = (bf16s(device, &table), ints(device, &tokens));
-        ops::embed(device, (on_device, stride), ids, (stream, count), hidden).unwrap();
-        let want: Vec<f32> =
-            tokens.iter().flat_map(|&token| table[token as usize * stride..][..hidden].to_vec()).collect();
+        ops::embed(device, (on_device, stride), ids, (stream, count), (hidden, 0.5)).unwrap();
+        let rows = tokens.iter().flat_map(|&token| &table[token as usize * stride..][..hidden]);
+        let want: Vec<f32> = rows.map(|value| value * 0.5).collect();
         assert_eq!(bits(&read(device, stream)), bits(&want), "{hidden}");
         let weight = random.floats(hidden);
-        let on_device = floats(device, &weight);
+        let norm = Norm { weight: floats(device, &weight), eps: 1e-5 };
         for rows in [None, Some([2, 1])] {
             let chosen = rows.map(|rows| ints(device, &rows));
             let rows = rows.map_or(vec![0, 1, 2, 3], |rows| rows.map(|row| row as usize).to_vec());
             let out = device.allocate(rows.len() * stride * 2).unwrap();
             device.clear(out).unwrap();
-            ops::rms_norm(device, (stream, chosen), on_device, (out, rows.len()), hidden, 1e-5).unwrap();
+            ops::rms_norm(device, (stream, chosen), norm, (out, rows.len()), hidden).unwrap();
             let mut expected = Vec::new();
             for &row in &rows {
                 let x = &want[row * hidden..(row + 1) * hidden];
@@ -221,6 +222,73 @@ fn embeddings_and_norms() {
                 expected.extend(std::iter::repeat_n(0.0, stride - hidden));
             }
             close(&format!("norm of {hidden}"), &read_bf16(device, out), &expected, 5e-3);
+        }
+        let out = device.allocate(count * stride * 2).unwrap();
+        device.clear(out).unwrap();
+        ops::round_rows(device, stream, (out, count), hidden).unwrap();
+        let rounded = |value: f32| half::bf16::from_f32(value).to_f32();
+        let padding = vec![0.0; stride - hidden];
+        let expected: Vec<f32> = want
+            .chunks(hidden)
+            .flat_map(|row| {
+                row.iter().map(|&value| rounded(value)).chain(padding.clone()).collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(bits(&read_bf16(device, out)), bits(&expected), "rows of {hidden} rounded");
+    }
+}
+
+/// A row over its root mean square, in f64, times the weight.
+fn normed(x: &[f32], weight: &[f32]) -> Vec<f64> {
+    let scale = 1.0 / (dot(x, x) / x.len() as f64 + 1e-5).sqrt();
+    x.iter().zip(weight).map(|(&x, &weight)| f64::from(x) * scale * f64::from(weight)).collect()
+}
+
+#[test]
+fn norms_are_added_to_the_stream_or_replace_columns() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(6);
+    for hidden in [1, 31, 64, 300, 1031] {
+        let (count, before) = (3, 7);
+        let weight = random.floats(hidden);
+        let norm = Norm { weight: floats(device, &weight), eps: 1e-5 };
+        let (x, stream) = (random.floats(count * hidden), random.floats(count * hidden));
+        let (input, sums) = (floats(device, &x), floats(device, &stream));
+        ops::rms_norm_add(device, input, norm, (sums, count), hidden, 0.25).unwrap();
+        let added = x.chunks(hidden).flat_map(|row| normed(row, &weight));
+        let want: Vec<f64> =
+            stream.iter().zip(added).map(|(&stream, added)| f64::from(stream) + 0.25 * added).collect();
+        close(&format!("norm of {hidden} added"), &read(device, sums), &want, 1e-5);
+        // Columns in the middle of wider rows.
+        let stride = before + hidden + 5;
+        let wide = random.floats(count * stride);
+        let rows = floats(device, &wide);
+        ops::rms_norm_columns(device, (rows, count), stride, (before, hidden), norm).unwrap();
+        let mut want: Vec<f64> = wide.iter().map(|&value| f64::from(value)).collect();
+        for (row, from) in want.chunks_mut(stride).zip(wide.chunks(stride)) {
+            row[before..before + hidden].copy_from_slice(&normed(&from[before..before + hidden], &weight));
+        }
+        close(&format!("columns of {hidden}"), &read(device, rows), &want, 1e-5);
+    }
+}
+
+#[test]
+fn logits_are_scaled_and_capped() {
+    let mut device = common::device();
+    let device = &mut *device;
+    let mut random = Random(7);
+    for width in [1, 255, 4096, 4100, 9000] {
+        for (scale, cap) in [(0.25, None), (3.0, Some(2.0)), (1.0, Some(30.0))] {
+            let values: Vec<f32> = random.floats(2 * width).iter().map(|value| value * 5.0).collect();
+            let rows = floats(device, &values);
+            ops::scale_and_cap(device, (rows, 2), width, scale, cap).unwrap();
+            let expected = |&value: &f32| {
+                let scaled = f64::from(value) * f64::from(scale);
+                cap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh())
+            };
+            let want: Vec<f64> = values.iter().map(expected).collect();
+            close(&format!("{width} by {scale}, {cap:?}"), &read(device, rows), &want, 1e-6);
         }
     }
 }
@@ -319,7 +387,8 @@ impl Cache {
         let out = device.allocate(count * stride * 2).unwrap();
         device.clear(out).unwrap();
         let queries = bf16s(device, &wide);
-        ops::attend(device, heads, &entries, (queries, &self.pages), partial, out).unwrap();
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        attention::attend(device, (heads, scale), &entries, (queries, &self.pages), partial, out).unwrap();
         let got = read_bf16(device, out);
         got.chunks(stride).flat_map(|row| row[..heads.heads * head_dim].to_vec()).collect()
     }
@@ -368,29 +437,36 @@ fn heads_are_normalized_rotated_and_written_to_their_pages() {
     let mut device = common::device();
     let device = &mut *device;
     let mut random = Random(5);
-    for ((query_heads, kv_heads, head_dim), normed) in
-        [((3, 1, 6), false), ((4, 2, 64), true), ((5, 5, 80), true)]
+    // Heads that are rotated whole, in part, and not at all.
+    for ((query_heads, kv_heads, head_dim), normed, rotated) in
+        [((3, 1, 6), false, 6), ((4, 2, 64), true, 64), ((5, 5, 80), true, 24), ((2, 1, 32), true, 0)]
     {
         let heads = Heads::new(query_heads, kv_heads, head_dim).unwrap();
-        let (width, half, all, count) = (heads.width, head_dim / 2, query_heads + 2 * kv_heads, 3);
+        let (width, half, all, count) = (heads.width, rotated / 2, query_heads + 2 * kv_heads, 3);
         let qkv = random.floats(count * all * head_dim);
         let (positions, slots) = ([5, 0, 9], [2 * 16 + 7, -1, 16]);
         let (cos, sin) = (random.floats(10 * half), random.floats(10 * half));
         let norms = [random.floats(head_dim), random.floats(head_dim)];
         let on_device = |device: &mut dyn Device, values: &[f32]| normed.then(|| floats(device, values));
+        let growth = random.floats(10);
+        let rotary = (rotated > 0).then(|| Rotary {
+            cos: floats(device, &cos),
+            sin: floats(device, &sin),
+            rotated,
+            growth: normed.then(|| floats(device, &growth)),
+        });
         let weights = HeadWeights {
             query_norm: on_device(device, &norms[0]),
             key_norm: on_device(device, &norms[1]),
-            cos: floats(device, &cos),
-            sin: floats(device, &sin),
             eps: 1e-5,
+            rotary,
         };
         let page = 3 * heads.block_bytes() / 2;
         let pages = Pages { keys: bf16s(device, &vec![7.0; page]), values: bf16s(device, &vec![7.0; page]) };
         let queries = bf16s(device, &vec![POISON; count * query_heads * width]);
         let heads_in = floats(device, &qkv);
         let places = (ints(device, &positions), ints(device, &slots));
-        ops::write_heads(device, &heads, &weights, (heads_in, count), places, queries, &pages).unwrap();
+        attention::write_heads(device, &heads, &weights, (heads_in, count), places, queries, &pages).unwrap();
         let turned = |row: usize, head: usize| -> Vec<f64> {
             let x = &qkv[(row * all + head) * head_dim..][..head_dim];
             let scale = 1.0 / (dot(x, x) / head_dim as f64 + 1e-5).sqrt();
@@ -398,11 +474,18 @@ fn heads_are_normalized_rotated_and_written_to_their_pages() {
             let x: Vec<f64> = (0..head_dim)
                 .map(|d| f64::from(x[d]) * if normed { scale * f64::from(weight[d]) } else { 1.0 })
                 .collect();
-            let angle = |table: &[f32], i: usize| f64::from(table[positions[row] as usize * half + i % half]);
+            let position = positions[row] as usize;
+            let angle = |table: &[f32], i: usize| f64::from(table[position * half + i % half]);
+            let has_growth = head < query_heads && normed && rotated > 0;
+            let grown = if has_growth { f64::from(growth[position]) } else { 1.0 };
             let mut out: Vec<f64> = (0..head_dim)
                 .map(|d| {
-                    let other = if d < half { -x[d + half] } else { x[d - half] };
-                    x[d] * angle(&cos, d) + other * angle(&sin, d)
+                    let turned = match d {
+                        _ if d >= rotated => x[d],
+                        _ if d < half => x[d] * angle(&cos, d) - x[d + half] * angle(&sin, d),
+                        _ => x[d] * angle(&cos, d) + x[d - half] * angle(&sin, d),
+                    };
+                    turned * grown
                 })
                 .collect();
             out.resize(width, 0.0);

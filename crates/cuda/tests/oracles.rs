@@ -5,9 +5,6 @@
 
 mod common;
 
-use std::borrow::Cow;
-use std::path::{Path, PathBuf};
-
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadOptions};
 use headrace_kernels::attention::KvType;
@@ -17,21 +14,36 @@ use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
 use headrace_model::Model;
 use serde::Deserialize;
 
+use crate::common::{data, directory};
+
 /// Maximum distance of logits from the oracle's, as a share of their size. This covers the loss of bf16 weights,
 /// activations and keys.
 const TOLERANCE: f64 = 0.04;
 /// A greedy choice may differ if the oracle's best two are closer than this share of the logits' size.
 const CLOSE: f32 = 0.05;
 
-const CHECKPOINTS: [&str; 7] = [
+/// All oracles whose every part is computed here.
+const CHECKPOINTS: [&str; 17] = [
+    "glm4",
+    "granite",
     "llama-gqa-untied",
     "llama-mha-f32-sharded",
     "llama-tied-rope3",
     "llama-yarn",
+    "ministral3",
+    "mistral3-cond",
+    "olmo2",
+    "phi3",
     "qwen2",
+    "qwen25-vl",
     "qwen3",
     "qwen3-tied",
+    "qwen3-vl",
+    "smollm3",
+    "smolvlm",
 ];
+/// Oracles with the same parts whose weights are quantized.
+const QUANTIZED: [&str; 4] = ["llama-ct-w4a16", "qwen2-awq", "qwen3-fp8", "qwen3-gptq"];
 
 #[derive(Deserialize)]
 struct Expected {
@@ -44,21 +56,6 @@ struct Case {
     logits_last: Vec<f32>,
     greedy: Vec<u32>,
     gaps: Vec<f32>,
-}
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
-}
-
-fn checkpoint(dir: &Path) -> Checkpoint {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        if name != "expected.json" && name != "config.v5.json" {
-            files.push((name.clone(), Cow::Owned(std::fs::read(dir.join(&name)).unwrap())));
-        }
-    }
-    Checkpoint::from_files(files).unwrap()
 }
 
 fn options() -> LoadOptions {
@@ -111,12 +108,52 @@ fn distance(a: &[f32], b: &[f32]) -> (f64, f64) {
 }
 
 #[test]
+fn every_other_decoder_is_refused_with_the_part_that_is_not_computed() {
+    let (mut computed, mut refused) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(data("")).unwrap() {
+        let dir = entry.unwrap().path();
+        let name = dir.file_name().unwrap().to_str().unwrap().to_owned();
+        // Encoders are no decoders, and the folder of GGUF files has no configuration.
+        if !dir.join("config.json").exists() {
+            continue;
+        }
+        let Ok(checkpoint) = directory(&dir) else { continue };
+        match headrace_cuda::kv_bytes_per_block(checkpoint.config()) {
+            Ok(bytes) => {
+                assert!(bytes > 0, "{name}");
+                computed.push(name);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    error.contains("a GPU computes") && error.contains("The CPU engine"),
+                    "{name}: {error}"
+                );
+                println!("{name}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    computed.sort_unstable();
+    let mut expected = [&CHECKPOINTS[..], &QUANTIZED].concat();
+    expected.sort_unstable();
+    assert_eq!(computed, expected);
+    assert!(refused > 20, "{refused}");
+    for name in QUANTIZED {
+        let loaded =
+            CudaModel::load(common::device(), &directory(&data(name)).unwrap(), &options(), &mut |_, _| ());
+        let error = loaded.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("a CUDA device takes bf16, f16 and f32"), "{name}: {error}");
+    }
+}
+
+#[test]
 fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
     for name in CHECKPOINTS {
         let dir = data(name);
         let expected: Expected =
             serde_json::from_slice(&std::fs::read(dir.join("expected.json")).unwrap()).unwrap();
-        let checkpoint = checkpoint(&dir);
+        let checkpoint = directory(&dir).unwrap();
         let mut model = load(&checkpoint);
         let exact = headrace_model::LoadOptions::exact(Isa::best(), 1, 64);
         let mut cpu = Model::load(&checkpoint, exact, &mut |_, _| ()).unwrap();
@@ -133,9 +170,10 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
             // The oracle's own tokens are the input, so that one close choice does not end the comparison.
             let ids = [&case.ids[..], &case.greedy].concat();
             let (prompt, table) = (case.ids.len(), blocks(ids.len()));
-            let logits = rows(&mut model, &ids, 0, &table);
-            let of_cpu = rows(&mut cpu, &ids, 0, &table);
-            let of_bf16 = rows(&mut fast, &ids, 0, &table);
+            let table = &table[..];
+            let logits = rows(&mut model, &ids, 0, table);
+            let of_cpu = rows(&mut cpu, &ids, 0, table);
+            let of_bf16 = rows(&mut fast, &ids, 0, table);
             let (far, size) = distance(&logits[prompt - 1], &case.logits_last);
             assert!(far < TOLERANCE, "{what}: {far} from the oracle's");
             for (at, (row, exact)) in logits.iter().zip(&of_cpu).enumerate() {
@@ -153,7 +191,7 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
             }
             // The last tokens again, decoded one by one.
             for at in ids.len() - 3..ids.len() {
-                let again = rows(&mut model, &ids[at..=at], at, &table);
+                let again = rows(&mut model, &ids[at..=at], at, table);
                 assert_eq!(bits(&again[0]), bits(&logits[at]), "{what}: position {at} decoded");
             }
         }

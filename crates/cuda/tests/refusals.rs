@@ -4,21 +4,18 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadError, LoadOptions, bytes_beside_kv, kv_bytes_per_block};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::BlockTables;
 
-use crate::common::{Emulated, MULTIPROCESSORS, Trouble};
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
-}
+use crate::common::{Emulated, MULTIPROCESSORS, Trouble, data, directory};
 
 fn open(name: &str) -> Checkpoint {
-    Checkpoint::open(&data(name)).unwrap()
+    match name.ends_with(".gguf") {
+        true => Checkpoint::open(&data(name)).unwrap(),
+        false => directory(&data(name)).unwrap(),
+    }
 }
 
 fn options() -> LoadOptions {
@@ -59,6 +56,28 @@ fn options_that_cannot_be_are_named() {
     ] {
         let error = load(Emulated::new(), &checkpoint, &options).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
+fn parts_that_are_not_computed_are_named_with_their_layer() {
+    for (name, part, found) in [
+        ("mixtral", "feed-forward: layer 0", "experts"),
+        ("gemma4-moe", "attention: layer 0", "normalizes values"),
+        ("gemma4-ple", "layer_inputs", "inputs of their own"),
+        ("lfm2", "mixer: layer 0", "a short convolution"),
+        ("qwen35", "mixer: layer 0", "the gated delta rule"),
+        ("granite-hybrid", "mixer: layer 0", "a Mamba2 mixer"),
+        ("deepseek-v2-lite", "mixer: layer 0", "latent attention"),
+        ("gpt2", "embedding", "learned positions"),
+        ("stablelm", "norm", "LayerNorm"),
+        ("gpt-oss", "attention: layer 0", "has attention sinks"),
+        ("phi3-longrope", "rope", "LongRoPE"),
+    ] {
+        let loaded = load(Emulated::new(), &open(name), &options());
+        let error = loaded.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains(found), "{name}: {error}");
+        assert!(error.contains("a GPU computes") && error.contains("The CPU engine computes"), "{error}");
     }
 }
 
@@ -136,7 +155,7 @@ fn loading_tells_its_progress() {
     assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
     assert!(seen.is_sorted() && seen.len() > 10, "{seen:?}");
     assert!(model.shape().weight_bytes as u64 >= total);
-    assert_eq!(model.numerics(), "cuda/emulated/bf16/kv-bf16/v1");
+    assert_eq!(model.numerics(), "cuda/emulated/bf16/kv-bf16/v2");
 }
 
 #[test]

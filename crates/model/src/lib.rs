@@ -20,7 +20,7 @@ mod mamba;
 mod memory;
 mod model;
 mod norm;
-mod pick;
+pub mod pick;
 mod quantize;
 pub mod rope;
 mod scratch;

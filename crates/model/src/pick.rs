@@ -8,7 +8,7 @@ use headrace_checkpoint::decoder::{RotaryPairs, RowPick, RowSource};
 /// Returns the rows that `source` takes, as `bytes` stores them: rows of `row_bytes`, each of elements of
 /// `element_bytes` if the type is dense. `bytes` are those of the tensor, or of the expert's part. `None` if the shape
 /// does not fit the bytes, or blocks would have to be transposed.
-pub(crate) fn picked<'t>(
+pub fn picked<'t>(
     bytes: &Cow<'t, [u8]>,
     source: &RowSource,
     (row_bytes, element_bytes): (usize, Option<usize>),

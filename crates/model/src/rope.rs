@@ -24,7 +24,7 @@ pub fn tables(config: &ModelConfig, positions: usize) -> Vec<RopeTable> {
 
 /// The most positions of a sequence that uses the first list of factors of LongRoPE. `None` if the model has one list, or
 /// if no sequence of up to `positions` positions uses the second one.
-pub(crate) fn short_positions(config: &ModelConfig, positions: usize) -> Option<usize> {
+pub fn short_positions(config: &ModelConfig, positions: usize) -> Option<usize> {
     let original = |scaling: &RopeScaling| match scaling {
         RopeScaling::Long { original_max_positions, .. } => Some(*original_max_positions),
         _ => None,

@@ -70,9 +70,9 @@ fn products(device: &mut Nvidia, limits: &Limits) -> Result<(), Failure> {
     );
     let shapes = [
         ("qkv", 6144, 4096, Finish::Store),
-        ("output", 4096, 4096, Finish::Add),
+        ("output", 4096, 4096, Finish::Add(1.0)),
         ("gate_up", 28_672, 4096, Finish::Gate),
-        ("down", 4096, 14_336, Finish::Add),
+        ("down", 4096, 14_336, Finish::Add(1.0)),
         ("head", 128_256, 4096, Finish::Store),
     ];
     for (name, features, inputs, finish) in shapes {
@@ -296,7 +296,8 @@ fn prefill(model: &mut CudaModel, config: &ModelConfig, limits: &Limits) -> Resu
     // The head computes one row per prompt. Attention sees half of all pairs.
     let dense = (read_bytes(model, config) - head) * tokens + head * PROMPTS as f64;
     let pairs = PROMPTS as f64 * (PROMPT_TOKENS * PROMPT_TOKENS) as f64 / 2.0;
-    let queries = config.uniform.as_ref().map_or(0, |of| of.heads * of.head_dim * of.layers);
+    let attention = config.layers.iter().filter_map(|layer| layer.mixer.attention());
+    let queries: usize = attention.map(|of| of.heads * of.head_dim).sum();
     let attention = 4.0 * pairs * queries as f64;
     let rate = (dense + attention) / seconds;
     println!(

@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each test program uses some of it")]
 
+use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::{CString, c_char, c_void};
 use std::hash::{Hash, Hasher};
@@ -11,9 +12,30 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use headrace_checkpoint::{Checkpoint, CheckpointError};
 use headrace_cuda::device::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
 use headrace_cuda::kernels::{COMMON, SOURCES};
 use libloading::Library;
+
+/// The oracle of this name.
+pub(crate) fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
+}
+
+/// Reads an oracle's directory. Oracles without a tokenizer get an empty one.
+pub(crate) fn directory(dir: &Path) -> Result<Checkpoint, CheckpointError> {
+    let mut files: Vec<(String, Cow<'static, [u8]>)> = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if name != "expected.json" && name != "config.v5.json" {
+            files.push((name.clone(), Cow::Owned(std::fs::read(dir.join(&name)).unwrap())));
+        }
+    }
+    if !files.iter().any(|(name, _)| name == "tokenizer.json") {
+        files.push(("tokenizer.json".to_owned(), Cow::Borrowed(b"{}")));
+    }
+    Checkpoint::from_files(files)
+}
 
 /// The device on which tests run.
 pub(crate) fn device() -> Box<dyn Device> {

@@ -254,3 +254,7 @@ static inline float exp2_of(float x) {
 static inline float reciprocal_root(float x) {
     return 1.0f / std::sqrt(x);
 }
+
+static inline float tanh_of(float x) {
+    return std::tanh(x);
+}
