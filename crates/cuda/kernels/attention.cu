@@ -5,7 +5,9 @@
 // tile is computed from nothing: its scores, their greatest, the exponentials, their sum, and what they weigh, in one chain of
 // products in ascending order. Tiles are merged into their split in ascending order, splits into the whole likewise, by one and the
 // same `merge`. Whether a warp goes through all of them (`many`) or each has a warp of its own (`few`, then `join`) changes no
-// operation. What a row must not see weighs exactly nothing, so it does not matter how many rows share its tiles either.
+// operation. What a row must not see weighs exactly nothing, so it does not matter how many rows share its tiles either. In a
+// layer with a window, what is before the window weighs nothing likewise, and merging a tile or split without any key that a row
+// sees changes nothing: so it does not matter at which tile a row begins.
 
 #define TILE 64
 #define SPLIT_TILES 4
@@ -88,7 +90,6 @@ template <int DIMS>
 struct Rows {
     uint4 queries[DIMS / 32][2];
     int positions[2];  // of rows g and g + 8; below zero: no such row
-    int last;          // the greatest position that any row of the block sees
 
     DEVICE_METHOD void read(const Entry &e, const bf16 *rows, int first, int heads, int group, int kv_head) {
         int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -105,10 +106,22 @@ struct Rows {
     }
 };
 
-// One tile, from nothing. `end`: positions from there on are of nobody here, and their pages may hold anything.
+// The first position that a row of an entry sees. Earlier rows see none before it.
+DEVICE int first_seen(const Entry &e, int row, int group, int window) {
+    int position = e.start + row / group - window + 1;
+    return position > 0 ? position : 0;
+}
+
+// What the rows of a warp see: positions from `begin` to before `end`. Blocks wholly before or behind that are not read: their
+// pages may hold anything, and their entries in the table may be no blocks. Each row sees only the last `window` positions.
+struct Seen {
+    int begin, end, window;
+};
+
+// One tile, from nothing.
 template <int DIMS>
 DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &pages, const int *table, int kv_heads, int kv_head,
-                        int tile, int end, float scale) {
+                        int tile, const Seen &seen, float scale) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float scores[TILE / 8][4];
 #pragma unroll
@@ -116,7 +129,7 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[half][i] = -INFINITY;
         int first = tile * TILE + half / 2 * 16;
-        if (first >= end) continue;
+        if (first >= seen.end || first + 16 <= seen.begin) continue;
         // Column n of the first half is token 4·(n / 2) + n % 2 of the block, of the second half the one two behind it: so the
         // weights come out as the next product takes them, four neighbouring tokens to a thread.
         int token = 4 * (g / 2) + g % 2 + 2 * (half % 2);
@@ -128,7 +141,8 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             int position = first + 4 * t + i % 2 + 2 * (half % 2);
-            if (position <= rows.positions[i / 2]) scores[half][i] = c[i] * scale;
+            int behind = rows.positions[i / 2] - position;
+            if (behind >= 0 && behind < seen.window) scores[half][i] = c[i] * scale;
         }
     }
     float greatest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
@@ -157,17 +171,17 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
 #pragma unroll
     for (int block = 0; block < TILE / 16; ++block) {
         int first = tile * TILE + block * 16, mine = first + 4 * t;
-        if (first >= end) continue;
+        if (first >= seen.end || first + 16 <= seen.begin) continue;
         const bf16 *value = pages.values + (((size_t)table[first / 16] * kv_heads + kv_head) * DIMS + g) * 16 + 4 * t;
 #pragma unroll
         for (int d = 0; d < DIMS / 8; ++d) {
             uint2 v = *(const uint2 *)(value + d * 8 * 16);
             // Nothing times what was never written may be no number.
-            if (first + 16 > end) {
-                if (mine >= end) v.x = 0;
-                else if (mine + 1 >= end) v.x &= 0xffffu;
-                if (mine + 2 >= end) v.y = 0;
-                else if (mine + 3 >= end) v.y &= 0xffffu;
+            if (first + 16 > seen.end) {
+                if (mine >= seen.end) v.x = 0;
+                else if (mine + 1 >= seen.end) v.x &= 0xffffu;
+                if (mine + 2 >= seen.end) v.y = 0;
+                else if (mine + 3 >= seen.end) v.y &= 0xffffu;
             }
             tensor_product(out.weighed[d], weights[2 * block][0], weights[2 * block][1], weights[2 * block + 1][0],
                            weights[2 * block + 1][1], v.x, v.y);
@@ -181,22 +195,26 @@ DEVICE bf16 ended(float weighed, float sum) {
 }
 
 // A block for a split of a key head and 16 rows of an entry, a warp for each of its tiles. `partial`: for each (entry, key head,
-// split) 16 · (DIMS + 2) floats. Splits behind the entry's last position are left as they are, and `join` reads none of them.
+// split) 16 · (DIMS + 2) floats. The first split is the one in which the entry's first row begins to see. Splits behind the
+// entry's last position are left as they are, and `join` reads none of them.
 template <int DIMS>
-DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, float scale) {
+DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, int window,
+                       float scale) {
     __shared__ float greatest[SPLIT_TILES][ROWS], sums[SPLIT_TILES][ROWS];
     __shared__ float weighed[SPLIT_TILES][ROWS][DIMS];
     Entry e = entries[blockIdx.z];
-    int group = heads / kv_heads, kv_head = blockIdx.y, split = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int group = heads / kv_heads, kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int here = smaller(e.rows - e.from, ROWS);
     int end = e.rows == 0 ? 0 : e.start + (e.from + here - 1) / group + 1;
+    Seen seen = {first_seen(e, e.from, group, window), end, window};
+    int split = seen.begin / (SPLIT_TILES * TILE) + blockIdx.x;
     if (split * SPLIT_TILES * TILE >= end) return;
     int tile = split * SPLIT_TILES + warp;
     State<DIMS> state;
-    if (tile * TILE < end) {
+    if (tile * TILE < end && (tile + 1) * TILE > seen.begin) {
         Rows<DIMS> rows;
         rows.read(e, queries, e.from, heads, group, kv_head);
-        attend_tile<DIMS>(state, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, end, scale);
+        attend_tile<DIMS>(state, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, seen, scale);
     } else {
         state.clear();
     }
@@ -208,7 +226,7 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
             for (int i = 0; i < 2; ++i) weighed[warp][g + 8 * r][8 * d + 2 * t + i] = state.weighed[d][2 * r + i];
     }
     __syncthreads();
-    float *out = partial + (((size_t)blockIdx.z * kv_heads + kv_head) * gridDim.x + split) * ROWS * (DIMS + 2);
+    float *out = partial + (((size_t)blockIdx.z * kv_heads + kv_head) * gridDim.x + blockIdx.x) * ROWS * (DIMS + 2);
     for (int row = warp; row < here; row += 4) {
         float most = -INFINITY, sum = 0.0f, mine[DIMS / 32];
         for (int i = 0; i < DIMS / 32; ++i) mine[i] = 0.0f;
@@ -225,17 +243,19 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
 
 // The splits of an entry's rows, merged in ascending order: a block for each entry and key head, a warp for every fourth row.
 template <int DIMS>
-DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim, int stride, int splits) {
+DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim, int stride, int splits,
+                 int window) {
     Entry e = entries[blockIdx.y];
     int group = heads / kv_heads, kv_head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int here = smaller(e.rows - e.from, ROWS);
     const float *from = partial + ((size_t)blockIdx.y * kv_heads + kv_head) * splits * ROWS * (DIMS + 2);
+    int first = first_seen(e, e.from, group, window) / (SPLIT_TILES * TILE);
     for (int i = warp; i < here; i += 4) {
         int row = e.from + i, position = e.start + row / group;
         float most = -INFINITY, sum = 0.0f, mine[DIMS / 32];
         for (int j = 0; j < DIMS / 32; ++j) mine[j] = 0.0f;
-        for (int split = 0; split * SPLIT_TILES * TILE <= position; ++split) {
-            const float *part = from + ((size_t)split * ROWS + i) * (DIMS + 2);
+        for (int split = first; split * SPLIT_TILES * TILE <= position; ++split) {
+            const float *part = from + ((size_t)(split - first) * ROWS + i) * (DIMS + 2);
             Merge with(most, part[DIMS]);
             sum = with.of(sum, part[DIMS + 1]);
             for (int j = 0; j < DIMS / 32; ++j) mine[j] = with.of(mine[j], part[lane + 32 * j]);
@@ -250,23 +270,25 @@ DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int head
 // came to is needed once in 256 positions, so it stands in shared memory, where each thread has places of its own.
 template <int DIMS>
 DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads, int head_dim,
-                        int stride, float scale) {
+                        int stride, int window, float scale) {
     Entry e = entries[blockIdx.x];
     int group = heads / kv_heads, kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first = e.from + ROWS * warp;
     if (first >= e.rows) return;
-    int here = smaller(e.rows - first, ROWS), end = e.start + (first + here - 1) / group + 1;
+    int here = smaller(e.rows - first, ROWS);
+    Seen seen = {first_seen(e, first, group, window), e.start + (first + here - 1) / group + 1, window};
     Rows<DIMS> rows;
     rows.read(e, queries, first, heads, group, kv_head);
     __shared__ float4 whole[DIMS / 8][128];
     State<DIMS> split, one;
     float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
     for (int d = 0; d < DIMS / 8; ++d) whole[d][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (int tile = 0; tile * TILE < end; ++tile) {
+    split.clear();
+    for (int tile = seen.begin / TILE; tile * TILE < seen.end; ++tile) {
         if (tile % SPLIT_TILES == 0) split.clear();
-        attend_tile<DIMS>(one, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, end, scale);
+        attend_tile<DIMS>(one, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, seen, scale);
         merge(split, one);
-        if (tile % SPLIT_TILES != SPLIT_TILES - 1 && (tile + 1) * TILE < end) continue;
+        if (tile % SPLIT_TILES != SPLIT_TILES - 1 && (tile + 1) * TILE < seen.end) continue;
         Merge upper(most[0], split.greatest[0]), lower(most[1], split.greatest[1]);
         sum[0] = upper.of(sum[0], split.sum[0]);
         sum[1] = lower.of(sum[1], split.sum[1]);
@@ -292,16 +314,16 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
 
 #define ATTENTION(DIMS)                                                                                                              \
     KERNEL(128, 1) attend_few_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, \
-                                     float scale) {                                                                                  \
-        attend_few<DIMS>(queries, pages, entries, partial, heads, kv_heads, scale);                                                  \
+                                     int window, float scale) {                                                                      \
+        attend_few<DIMS>(queries, pages, entries, partial, heads, kv_heads, window, scale);                                          \
     }                                                                                                                                \
     KERNEL(128, 1) join_##DIMS(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim,          \
-                               int stride, int splits) {                                                                             \
-        join<DIMS>(entries, partial, out, heads, kv_heads, head_dim, stride, splits);                                                \
+                               int stride, int splits, int window) {                                                                 \
+        join<DIMS>(entries, partial, out, heads, kv_heads, head_dim, stride, splits, window);                                        \
     }                                                                                                                                \
     KERNEL(128, 1) attend_many_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads,     \
-                                      int head_dim, int stride, float scale) {                                                       \
-        attend_many<DIMS>(queries, pages, entries, out, heads, kv_heads, head_dim, stride, scale);                                   \
+                                      int head_dim, int stride, int window, float scale) {                                           \
+        attend_many<DIMS>(queries, pages, entries, out, heads, kv_heads, head_dim, stride, window, scale);                           \
     }
 
 ATTENTION(32)

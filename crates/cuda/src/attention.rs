@@ -142,7 +142,7 @@ pub fn write_heads(
 }
 
 /// Work items of attention. An entry of 16 rows has its splits computed in parallel. An entry of 64 rows has one block
-/// for all positions.
+/// for all positions. The same entries serve all layers.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries {
     /// Entries of 16 rows, 32 bytes each (`Entry` in `kernels/attention.cu`).
@@ -155,38 +155,62 @@ pub struct Entries {
     pub many: Buffer,
     /// Number of entries in `many`.
     pub many_count: usize,
-    /// The block tables to which the entries refer.
-    pub tables: Buffer,
 }
 
-/// Computes attention for all entries. Scores are multiplied by `scale`. `out` is bf16, with rows of [`padded`] heads.
-/// If `partial` is too short for all entries at once, they are computed in several launches.
+/// What the queries of a layer read.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenKeys<'a> {
+    /// The layer's keys and values.
+    pub pages: &'a Pages,
+    /// The block tables of the layer's cache group, to which the entries refer. Blocks before the window of an entry's
+    /// first token are not read, so that their ids may be any number.
+    pub tables: Buffer,
+    /// Factor on every score.
+    pub scale: f32,
+    /// A query sees key `j` at position `i` if `i − j` is below this. `None` if it sees all before it.
+    pub window: Option<usize>,
+}
+
+impl SeenKeys<'_> {
+    /// The most splits of an entry of 16 rows that its rows see, if the longest entry has `splits`.
+    fn splits(&self, splits: usize) -> usize {
+        // The rows of an entry belong to at most as many neighbouring tokens.
+        let within = |window: usize| window.saturating_add(ENTRY_ROWS).div_ceil(SPLIT) + 1;
+        self.window.map_or(splits, |window| splits.min(within(window)))
+    }
+}
+
+/// Computes attention for all entries. `out` is bf16, with rows of [`padded`] heads. If `partial` is too short for all
+/// entries at once, they are computed in several launches.
 ///
 /// # Errors
 /// [`DeviceError::Shape`] if `partial` is too short for a single entry. Also returns the device's errors.
 pub fn attend(
     device: &mut dyn Device,
-    (heads, scale): (&Heads, f32),
+    heads: &Heads,
     entries: &Entries,
-    (queries, pages): (Buffer, &Pages),
+    (queries, seen): (Buffer, &SeenKeys<'_>),
     partial: Buffer,
     out: Buffer,
 ) -> Result<(), DeviceError> {
     let [few, join, many] = attention_kernels(heads.width)?;
     let stride = padded(heads.heads * heads.head_dim);
     // Weights are powers of two.
-    let scale = std::f32::consts::LOG2_E * scale;
+    let scale = std::f32::consts::LOG2_E * seen.scale;
+    let window = int("window", seen.window.unwrap_or(i32::MAX as usize))?;
+    check("window", window > 0, || "must be at least 1".to_owned())?;
     let (query_heads, kv_heads) = (int("heads", heads.heads)?, int("heads", heads.kv_heads)?);
     let (head_dim, out_stride) = (int("heads", heads.head_dim)?, int("heads", stride)?);
-    let seen = || {
+    let read = || {
         Arguments::default().address(Some(queries)).words(&[
-            pages.keys.address,
-            pages.values.address,
-            entries.tables.address,
+            seen.pages.keys.address,
+            seen.pages.values.address,
+            seen.tables.address,
         ])
     };
     let kv_grid = count_of("heads", heads.kv_heads)?;
-    let each = heads.partial_bytes() * entries.splits.max(1);
+    let splits = seen.splits(entries.splits);
+    let each = heads.partial_bytes() * splits.max(1);
     let at_once = (partial.bytes / each).min(65_535);
     check("attention's partial results", at_once > 0, || {
         format!("{each} bytes, and there are {}", partial.bytes)
@@ -194,9 +218,14 @@ pub fn attend(
     for first in (0..entries.few_count).step_by(at_once) {
         let count = (entries.few_count - first).min(at_once);
         let these = entries.few.part(first * 32, count * 32)?;
-        let arguments =
-            seen().address(Some(these)).address(Some(partial)).int(query_heads).int(kv_heads).float(scale);
-        let grid = [count_of("splits", entries.splits)?, kv_grid, count as u32];
+        let arguments = read()
+            .address(Some(these))
+            .address(Some(partial))
+            .int(query_heads)
+            .int(kv_heads)
+            .int(window)
+            .float(scale);
+        let grid = [count_of("splits", splits)?, kv_grid, count as u32];
         device.launch(&Launch { kernel: few, grid, threads: 128, shared_bytes: 0, arguments })?;
         let arguments = Arguments::default()
             .address(Some(these))
@@ -206,20 +235,22 @@ pub fn attend(
             .int(kv_heads)
             .int(head_dim)
             .int(out_stride)
-            .int(int("splits", entries.splits)?);
+            .int(int("splits", splits)?)
+            .int(window);
         let grid = [kv_grid, count as u32, 1];
         device.launch(&Launch { kernel: join, grid, threads: 128, shared_bytes: 0, arguments })?;
     }
     if entries.many_count == 0 {
         return Ok(());
     }
-    let arguments = seen()
+    let arguments = read()
         .address(Some(entries.many))
         .address(Some(out))
         .int(query_heads)
         .int(kv_heads)
         .int(head_dim)
         .int(out_stride)
+        .int(window)
         .float(scale);
     let grid = [count_of("entries", entries.many_count)?, kv_grid, 1];
     device.launch(&Launch { kernel: many, grid, threads: 128, shared_bytes: 0, arguments })

@@ -19,7 +19,7 @@ mod step;
 mod weights;
 
 pub use error::LoadError;
-pub use load::{bytes_beside_kv, kv_bytes_per_block};
+pub use load::{bytes_beside_kv, kv_groups};
 pub use model::CudaModel;
 pub use options::LoadOptions;
 pub use weights::Tensors;

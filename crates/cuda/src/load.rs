@@ -3,9 +3,10 @@
 
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::forward::ForwardShape;
-use headrace_kv_layout::{KvGroup, KvLayout};
+use headrace_kv_layout::{BLOCK_TOKENS, KvLayout};
+use headrace_model::{KvBlocks, KvGroups, KvUse};
 
-use crate::attention::{Heads, Pages, SPLIT};
+use crate::attention::{Pages, SPLIT};
 use crate::device::Device;
 use crate::error::LoadError;
 use crate::model::{CudaModel, Limits};
@@ -50,13 +51,13 @@ impl CudaModel {
         let memory = device.memory()?;
         let sizes = Sizes::new(&plan, options, device.multiprocessors());
         let blocks = sizes.blocks(options, memory.free, device.name())?;
-        let layout = KvLayout::single(sizes.group(blocks));
+        let layout = sizes.groups.layout(blocks);
         let max_positions = config
             .max_positions
             .min(options.max_positions.unwrap_or(usize::MAX))
-            .min(layout.first().positions());
+            .min(layout.positions(options.chunk));
         let (weights, weight_bytes) = Weights::load(&mut *device, &plan, tensors, options.threads, progress)?;
-        let pages = pages(&mut *device, plan.layers.len(), blocks, &plan.heads)?;
+        let pages = pages(&mut *device, &plan, &layout)?;
         let rotaries = rotary::upload(&mut *device, &plan, max_positions)?;
         let scratch = Scratch::new(&mut *device, &plan, options)?;
         let workspace = Workspace::new(&mut *device)?;
@@ -88,8 +89,9 @@ struct Sizes {
     scratch: usize,
     partial: usize,
     angles: usize,
-    /// One KV block over all layers. All other fields do not depend on the KV pool.
-    block: usize,
+    /// The cache groups. All other fields do not depend on the KV pools.
+    groups: KvGroups,
+    usage: KvUse,
 }
 
 impl Sizes {
@@ -102,44 +104,45 @@ impl Sizes {
             scratch: Scratch::bytes(plan, options) + Workspace::bytes(multiprocessors),
             partial: options.partial_bytes.max(least),
             angles: rotary::bytes(plan, positions),
-            block: block_bytes(plan),
+            groups: plan.kv_groups(),
+            usage: KvUse { sequences: options.sequences, chunk: options.chunk, tokens: positions },
         }
     }
 
-    /// Returns the cache group of a pool of `blocks` blocks.
-    fn group(&self, blocks: usize) -> KvGroup {
-        KvGroup::full(blocks, self.block)
-    }
-
-    /// Returns the number of KV blocks of the pool.
-    fn blocks(&self, options: &LoadOptions, free: usize, device: &str) -> Result<usize, LoadError> {
-        let beside = self.scratch + self.partial + self.angles + options.reserve_bytes;
-        let left = free.saturating_sub(self.weights.saturating_add(beside));
-        let affordable = left / self.block.max(1);
-        let wanted = options.kv_blocks.unwrap_or(LEAST_BLOCKS);
-        if affordable < wanted {
+    /// Returns the number of KV blocks of each cache group.
+    fn blocks(&self, options: &LoadOptions, free: usize, device: &str) -> Result<KvBlocks, LoadError> {
+        let Sizes { weights, scratch, partial, angles, groups, usage } = self;
+        let beside = scratch + partial + angles + options.reserve_bytes;
+        let left = free.saturating_sub(weights.saturating_add(beside));
+        let affordable = groups.fitting(left, *usage);
+        let wanted = options.kv_blocks.unwrap_or_else(|| groups.beside(LEAST_BLOCKS, *usage));
+        let tokens = |blocks: KvBlocks| groups.layout(blocks).first().positions();
+        if groups.bytes(wanted) > left {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let fits = match affordable {
                 0 => format!(
                     "weights of at most {} MiB would fit with it",
-                    mib(free.saturating_sub(beside.saturating_add(wanted.saturating_mul(self.block))))
+                    mib(free.saturating_sub(beside.saturating_add(groups.bytes(wanted))))
                 ),
-                blocks => format!("{} tokens would fit", self.group(blocks).positions()),
+                first => format!("{} tokens would fit", tokens(groups.beside(first, *usage))),
             };
             let problem = format!(
                 "{device} has {} MiB free; the weights take {} MiB, activations and a reserve {} MiB, and a KV cache of {} tokens {} \
                  MiB: {fits}",
                 free >> 20,
-                mib(self.weights),
+                mib(*weights),
                 mib(beside),
-                self.group(wanted).positions(),
-                mib(wanted.saturating_mul(self.block)),
+                tokens(wanted),
+                mib(groups.bytes(wanted)),
             );
             return Err(LoadError::TooLarge { problem });
         }
+        let first = affordable.min(options.most_kv_blocks).max(1);
+        let KvBlocks { full, window, states } =
+            options.kv_blocks.unwrap_or_else(|| groups.beside(first, *usage));
         // Slots are 32-bit integers.
-        let most = options.most_kv_blocks.min(i32::MAX as usize / self.group(0).block_tokens);
-        Ok(options.kv_blocks.unwrap_or(affordable.min(most).max(1)).min(most))
+        let most = i32::MAX as usize / BLOCK_TOKENS;
+        Ok(KvBlocks { full: full.min(most), window: window.min(most), states })
     }
 }
 
@@ -157,34 +160,35 @@ pub fn bytes_beside_kv(
     Ok(sizes.weights + sizes.scratch + sizes.partial + sizes.angles)
 }
 
-/// KV bytes per block of 16 tokens, over all layers.
+/// The cache groups of a model on a device, without numbers of blocks.
 ///
 /// # Errors
 /// [`LoadError::Unsupported`] for a model that the kernels do not compute.
-pub fn kv_bytes_per_block(config: &ModelConfig) -> Result<usize, LoadError> {
-    Ok(block_bytes(&DecoderPlan::of(config)?))
-}
-
-fn block_bytes(plan: &DecoderPlan<'_>) -> usize {
-    2 * plan.heads.block_bytes() * plan.layers.len()
+pub fn kv_groups(config: &ModelConfig) -> Result<KvGroups, LoadError> {
+    Ok(DecoderPlan::of(config)?.kv_groups())
 }
 
 fn checked<'c>(config: &'c ModelConfig, options: &LoadOptions) -> Result<DecoderPlan<'c>, LoadError> {
     let named = |name, problem: &str| Err(LoadError::Unsupported { name, problem: problem.to_owned() });
-    for (name, value) in
-        [("pass_rows", options.pass_rows), ("logit_rows", options.logit_rows), ("threads", options.threads)]
-    {
+    for (name, value) in [
+        ("pass_rows", options.pass_rows),
+        ("logit_rows", options.logit_rows),
+        ("threads", options.threads),
+        ("sequences", options.sequences),
+        ("chunk", options.chunk),
+    ] {
         if value == 0 {
             return named(name, "must be at least 1");
         }
-    }
-    if options.kv_blocks == Some(0) {
-        return named("kv_blocks", "must be at least 1");
     }
     if options.max_positions == Some(0) {
         return named("max_positions", "leaves room for no token");
     }
     let plan = DecoderPlan::of(config)?;
+    let given = options.kv_blocks.map(|blocks| plan.kv_groups().layout(blocks));
+    if given.is_some_and(|layout| layout.used().any(|group| group.block_count == 0)) {
+        return named("kv_blocks", "must be at least 1");
+    }
     let most = i32::MAX as usize;
     let widths = [config.vocab_size, config.hidden_size, 2 * plan.inner(), options.pass_rows];
     if widths.into_iter().any(|width| width > most / 32) {
@@ -195,11 +199,15 @@ fn checked<'c>(config: &'c ModelConfig, options: &LoadOptions) -> Result<Decoder
 
 fn pages(
     device: &mut dyn Device,
-    layers: usize,
-    blocks: usize,
-    heads: &Heads,
+    plan: &DecoderPlan<'_>,
+    layout: &KvLayout,
 ) -> Result<Vec<Pages>, LoadError> {
-    let bytes = blocks * heads.block_bytes();
-    let mut layer = || Ok(Pages { keys: device.allocate(bytes)?, values: device.allocate(bytes)? });
-    (0..layers).map(|_| layer()).collect()
+    let mut pages = Vec::with_capacity(plan.layers.len());
+    for layer in &plan.layers {
+        let groups = layout.groups();
+        let group = if layer.window.is_some() { groups.window() } else { groups.full() };
+        let bytes = group.block_count * plan.heads.block_bytes();
+        pages.push(Pages { keys: device.allocate(bytes)?, values: device.allocate(bytes)? });
+    }
+    Ok(pages)
 }

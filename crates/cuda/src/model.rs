@@ -9,7 +9,7 @@ use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, Seq
 use headrace_kernels::pool::panic_message;
 use headrace_model::batch::Rows;
 
-use crate::attention::{self, HeadWeights, Heads, Pages, Rotary};
+use crate::attention::{self, HeadWeights, Heads, Pages, Rotary, SeenKeys};
 use crate::device::{Buffer, Device, DeviceError, Recording};
 use crate::kernels::KERNEL_VERSION;
 use crate::ops::{self, Finish, Matrix, Norm, Workspace, padded};
@@ -50,6 +50,7 @@ struct Core {
     vocab: usize,
     heads: Heads,
     weights: Weights,
+    /// Keys and values of each layer. Layers of one cache group have the same block ids.
     pages: Vec<Pages>,
     rotaries: Vec<Rotary>,
     scratch: Scratch,
@@ -106,16 +107,14 @@ impl CudaModel {
         out: &mut Logits,
     ) -> Result<usize, ForwardError> {
         self.rows.fill(batch, &self.shape)?;
-        let group = self.shape.kv.first();
-        let exact = shape_of(batch, &self.rows, &self.core.heads, group);
+        let (heads, layout) = (&self.core.heads, &self.shape.kv);
+        let exact = shape_of(batch, &self.rows, heads, layout);
         let decode = is_decode(batch) && exact.rows <= self.limits.recorded_rows;
         let shape = match decode {
-            true => {
-                Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), &self.core.heads, group)
-            }
+            true => Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), heads, layout),
             false => exact,
         };
-        self.step.fill(batch, &self.rows, &self.core.heads, group, &shape);
+        self.step.fill(batch, &self.rows, heads, layout, &shape);
         let wanted = self.rows.wanted.len();
         self.compute(&shape, decode, first_row, wanted, out).map_err(failed)?;
         Ok(first_row + wanted)
@@ -248,8 +247,7 @@ impl Core {
         let (Some(layer), Some(pages)) = (self.weights.layers.get(index), self.pages.get(index)) else {
             return Ok(());
         };
-        let Layer { mixer_norm, qkv, query_norm, key_norm, rotary, scale, output, mixer_out_norm, .. } =
-            layer;
+        let Layer { mixer_norm, qkv, query_norm, key_norm, rotary, output, mixer_out_norm, .. } = layer;
         let Layer { feed_norm, gate_up, down, feed_out_norm, residual_scale, .. } = layer;
         let half = Half { hidden, workspace, scratch, rows, factor: *residual_scale };
         half.input(device, *mixer_norm)?;
@@ -269,10 +267,12 @@ impl Core {
             eps: query_norm.or(key_norm).map_or(0.0, |norm| norm.eps),
             rotary: rotary.and_then(|rotary| self.rotaries.get(rotary)).copied(),
         };
-        let places = (sections.positions, sections.slots);
+        let group = if layer.window.is_some() { sections.window } else { sections.full };
+        let places = (sections.positions, group.slots);
         attention::write_heads(device, heads, &of_heads, projected, places, scratch.queries, pages)?;
-        let seen = (scratch.queries, pages);
-        attention::attend(device, (heads, *scale), &sections.entries, seen, partial, scratch.attended)?;
+        let seen = SeenKeys { pages, tables: group.tables, scale: layer.scale, window: layer.window };
+        let queries = (scratch.queries, &seen);
+        attention::attend(device, heads, &sections.entries, queries, partial, scratch.attended)?;
         half.output(device, output, scratch.attended, *mixer_out_norm)?;
         half.input(device, *feed_norm)?;
         ops::product(device, workspace, gate_up, normed, (scratch.inner, down.inputs), Finish::Gate)?;

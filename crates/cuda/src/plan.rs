@@ -6,7 +6,7 @@ use headrace_checkpoint::decoder::{
     AttentionConfig, EmbeddingConfig, FeedActivation, FeedForward, GatedFeed, HeadConfig, HeadNorm,
     LayerConfig, LayerRotary, LinearConfig, MixerConfig, NormConfig, NormKind,
 };
-use headrace_model::rope;
+use headrace_model::{KvGroups, layer_window, rope};
 
 use crate::attention::Heads;
 use crate::device::DeviceError;
@@ -30,6 +30,8 @@ pub(crate) struct LayerPlan<'c> {
     pub(crate) feed: &'c GatedFeed,
     /// Index into [`DecoderPlan::rotaries`]. `None` if nothing is rotated.
     pub(crate) rotary: Option<usize>,
+    /// A query sees key `j` at position `i` if `i − j` is below this. `None` if the layer keeps every position.
+    pub(crate) window: Option<usize>,
 }
 
 impl<'c> DecoderPlan<'c> {
@@ -59,7 +61,8 @@ impl<'c> DecoderPlan<'c> {
                     rotaries.len() - 1
                 })
             });
-            layers.push(LayerPlan { config: layer, attention, feed, rotary });
+            let window = layer_window(config, layer);
+            layers.push(LayerPlan { config: layer, attention, feed, rotary, window });
         }
         let (heads, kv_heads, head_dim) = layers.first().map_or((0, 0, 0), |layer| shape_of(layer.attention));
         let heads = Heads::new(heads, kv_heads, head_dim).map_err(|error| match error {
@@ -67,6 +70,11 @@ impl<'c> DecoderPlan<'c> {
             other => LoadError::Device(other),
         })?;
         Ok(Self { config, heads, layers, rotaries })
+    }
+
+    /// The cache groups, without numbers of blocks.
+    pub(crate) fn kv_groups(&self) -> KvGroups {
+        KvGroups::with_block_bytes(self.config, |_| 2 * self.heads.block_bytes())
     }
 
     /// The greatest width of the layers' feed-forward networks.
@@ -215,7 +223,7 @@ fn check_attention(index: usize, attention: &AttentionConfig) -> Result<(), Load
         rotary: _,
         scale: _,
         cap,
-        window,
+        window: _,
         sinks,
         clip,
     } = attention;
@@ -233,7 +241,6 @@ fn check_attention(index: usize, attention: &AttentionConfig) -> Result<(), Load
         (kv_of.is_some(), "reads the keys and values of another layer"),
         (cap.is_some(), "caps scores"),
         (sinks.is_some(), "has attention sinks"),
-        (window.is_some(), "has a window"),
         (clip.is_some(), "clamps queries, keys and values"),
     ];
     match parts.into_iter().find(|(is_there, _)| *is_there) {

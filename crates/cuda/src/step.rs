@@ -2,7 +2,7 @@
 //! slots, tables and attention entries. Must not know: weights, or how the array gets to the device.
 
 use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
-use headrace_kv_layout::KvGroup;
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_model::batch::Rows;
 
 use crate::attention::{ENTRY_ROWS, Entries, Heads, MANY_ROWS, SPLIT};
@@ -23,59 +23,100 @@ pub(crate) struct Shape {
     few: usize,
     many: usize,
     pub(crate) splits: usize,
+    full: GroupShape,
+    window: GroupShape,
+}
+
+/// The capacity of the sections of one cache group. All 0 if the model has no such group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+struct GroupShape {
+    slots: usize,
     table: usize,
+}
+
+impl GroupShape {
+    fn new(group: &KvGroup, slots: usize, table: usize) -> GroupShape {
+        if group.is_used() { GroupShape { slots, table } } else { GroupShape::default() }
+    }
+}
+
+/// The start of each section, in words.
+struct Begins {
+    few: usize,
+    many: usize,
+    tokens: usize,
+    positions: usize,
+    wanted: usize,
+    full_slots: usize,
+    window_slots: usize,
+    full_table: usize,
+    window_table: usize,
+    end: usize,
 }
 
 impl Shape {
     /// The shape of a decode step: one token of each of at most `rows` sequences, each with at most `splits` splits.
-    pub(crate) fn decode(rows: usize, splits: usize, heads: &Heads, group: &KvGroup) -> Shape {
+    pub(crate) fn decode(rows: usize, splits: usize, heads: &Heads, layout: &KvLayout) -> Shape {
         let few = rows * heads.group().div_ceil(ENTRY_ROWS);
-        Shape { rows, wanted: rows, few, many: 0, splits, table: rows * splits * group.blocks_for(SPLIT) }
+        let table = rows * splits * SPLIT.div_ceil(layout.block_tokens());
+        Shape { rows, wanted: rows, few, many: 0, splits, ..Shape::default() }.with_groups(layout, table)
     }
 
-    /// Start of each section, in words: few, many, tokens, positions, slots, wanted, tables. The last value is the end.
-    fn begins(&self) -> [usize; 8] {
-        let sizes = [
-            self.few * ENTRY_WORDS,
-            self.many * ENTRY_WORDS,
-            self.rows,
-            self.rows,
-            self.rows,
-            self.wanted,
-            self.table,
-        ];
-        let mut begins = [0; 8];
+    /// Adds the sections of the cache groups. The tables of each group have `table` entries.
+    fn with_groups(self, layout: &KvLayout, table: usize) -> Shape {
+        let group = |group| GroupShape::new(group, self.rows, table);
+        Shape { full: group(layout.groups().full()), window: group(layout.groups().window()), ..self }
+    }
+
+    fn begins(&self) -> Begins {
         let mut end = 0;
-        for (begin, size) in begins.iter_mut().zip(sizes) {
-            *begin = end;
+        let mut next = |words: usize| {
+            let begin = end;
             // Entries are read 16 bytes at a time.
-            end += size.next_multiple_of(4);
+            end += words.next_multiple_of(4);
+            begin
+        };
+        Begins {
+            few: next(self.few * ENTRY_WORDS),
+            many: next(self.many * ENTRY_WORDS),
+            tokens: next(self.rows),
+            positions: next(self.rows),
+            wanted: next(self.wanted),
+            full_slots: next(self.full.slots),
+            window_slots: next(self.window.slots),
+            full_table: next(self.full.table),
+            window_table: next(self.window.table),
+            end: next(0),
         }
-        begins[7] = end;
-        begins
     }
 
     /// Size of the whole array in bytes.
     pub(crate) fn bytes(&self) -> usize {
-        self.begins()[7] * 4
+        self.begins().end * 4
     }
 
     /// Returns the sections within `buffer`.
     pub(crate) fn within(&self, buffer: Buffer) -> Result<Sections, DeviceError> {
-        let [few, many, tokens, positions, slots, wanted, tables, _] = self.begins();
+        let begins = self.begins();
         let part = |begin: usize, words: usize| buffer.part(begin * 4, words * 4);
         Ok(Sections {
-            tokens: part(tokens, self.rows)?,
-            positions: part(positions, self.rows)?,
-            slots: part(slots, self.rows)?,
-            wanted: part(wanted, self.wanted)?,
+            tokens: part(begins.tokens, self.rows)?,
+            positions: part(begins.positions, self.rows)?,
+            wanted: part(begins.wanted, self.wanted)?,
             entries: Entries {
-                few: part(few, self.few * ENTRY_WORDS)?,
+                few: part(begins.few, self.few * ENTRY_WORDS)?,
                 few_count: self.few,
                 splits: self.splits,
-                many: part(many, self.many * ENTRY_WORDS)?,
+                many: part(begins.many, self.many * ENTRY_WORDS)?,
                 many_count: self.many,
-                tables: part(tables, self.table)?,
+            },
+            full: GroupSections {
+                slots: part(begins.full_slots, self.full.slots)?,
+                tables: part(begins.full_table, self.full.table)?,
+            },
+            window: GroupSections {
+                slots: part(begins.window_slots, self.window.slots)?,
+                tables: part(begins.window_table, self.window.table)?,
             },
         })
     }
@@ -85,9 +126,21 @@ impl Shape {
 pub(crate) struct Sections {
     pub(crate) tokens: Buffer,
     pub(crate) positions: Buffer,
-    pub(crate) slots: Buffer,
     pub(crate) wanted: Buffer,
     pub(crate) entries: Entries,
+    /// The group of the layers that keep every position.
+    pub(crate) full: GroupSections,
+    /// The group of the layers with a window.
+    pub(crate) window: GroupSections,
+}
+
+/// The sections of one cache group.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupSections {
+    /// The slot of each row: block · 16 + offset.
+    pub(crate) slots: Buffer,
+    /// The block tables of the sequences. They begin at the same places in every group.
+    pub(crate) tables: Buffer,
 }
 
 /// The words of a pass, reused between steps.
@@ -105,26 +158,35 @@ impl Step {
         batch: &[SequenceChunk<'_>],
         rows: &Rows,
         heads: &Heads,
-        group: &KvGroup,
+        layout: &KvLayout,
         shape: &Shape,
     ) {
-        let [few, many, tokens, positions, slots, wanted, tables, end] = shape.begins();
+        let begins = shape.begins();
         self.words.clear();
-        self.words.resize(end, 0);
+        self.words.resize(begins.end, 0);
         let words = &mut self.words;
-        put(words, tokens, rows.tokens.iter().map(|&token| word(token as usize)));
-        put(words, positions, rows.positions.iter().map(|&position| word(position)));
-        put(words, slots, (0..shape.rows).map(|_| -1));
-        let places =
-            rows.slots.iter().map(|slot| word(slot.block as usize * group.block_tokens + slot.offset));
-        put(words, slots, places);
-        put(words, wanted, rows.wanted.iter().map(|&row| word(row)));
-        let (mut row, mut table, mut few_at, mut many_at) = (0, 0, few, many);
+        put(words, begins.tokens, rows.tokens.iter().map(|&token| word(token as usize)));
+        put(words, begins.positions, rows.positions.iter().map(|&position| word(position)));
+        put(words, begins.wanted, rows.wanted.iter().map(|&row| word(row)));
+        for (begin, group, slots) in [
+            (begins.full_slots, shape.full, &rows.slots),
+            (begins.window_slots, shape.window, &rows.window_slots),
+        ] {
+            put(words, begin, (0..group.slots).map(|_| -1));
+            let tokens = layout.block_tokens();
+            put(words, begin, slots.iter().map(|slot| word(slot.block as usize * tokens + slot.offset)));
+        }
+        let (mut row, mut table, mut few_at, mut many_at) = (0, 0, begins.few, begins.many);
         for chunk in batch {
             let count = chunk.tokens.len();
-            let needed = group.blocks_for(chunk.start + count);
-            let blocks = chunk.tables.full.iter().take(needed);
-            put(words, tables + table, blocks.map(|&block| word(block as usize)));
+            let needed = (chunk.start + count).div_ceil(layout.block_tokens());
+            for (begin, group, blocks) in [
+                (begins.full_table, shape.full, chunk.tables.full),
+                (begins.window_table, shape.window, chunk.tables.window),
+            ] {
+                let blocks = blocks.iter().take(needed.min(group.table));
+                put(words, begin + table, blocks.map(|&block| word(block as usize)));
+            }
             let all = count * heads.group();
             let (at, each) = match count <= FEW_TOKENS {
                 true => (&mut few_at, ENTRY_ROWS),
@@ -137,7 +199,9 @@ impl Step {
             row += count;
             table += needed;
         }
-        self.used = tables + table;
+        // The last table that is used is the last section.
+        let last = if shape.window.table > 0 { begins.window_table } else { begins.full_table };
+        self.used = last + table;
     }
 
     /// Returns the bytes to upload. The rest of the array is never read.
@@ -147,12 +211,13 @@ impl Step {
 }
 
 /// Returns the smallest shape for a batch.
-pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads, group: &KvGroup) -> Shape {
+pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads, layout: &KvLayout) -> Shape {
     let mut shape = Shape { rows: rows.len(), wanted: rows.wanted.len(), ..Shape::default() };
+    let mut table = 0;
     for chunk in batch {
         let (count, end) = (chunk.tokens.len(), chunk.start + chunk.tokens.len());
         let all = count * heads.group();
-        shape.table += group.blocks_for(end);
+        table += end.div_ceil(layout.block_tokens());
         if count <= FEW_TOKENS {
             shape.few += all.div_ceil(ENTRY_ROWS);
             shape.splits = shape.splits.max(end.div_ceil(SPLIT));
@@ -160,7 +225,7 @@ pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads, 
             shape.many += all.div_ceil(MANY_ROWS);
         }
     }
-    shape
+    shape.with_groups(layout, table)
 }
 
 /// Returns whether each sequence has one token and wants its logits.
@@ -226,16 +291,11 @@ fn word(value: usize) -> i32 {
 mod tests {
     use super::*;
     use headrace_kernels::forward::ForwardShape;
-    use headrace_kv_layout::{BlockTables, KvLayout};
+    use headrace_kv_layout::{BlockTables, FREED, KvGroupKind};
 
-    const GROUP: KvGroup = KvGroup::full(64, 1);
-    const FORWARD: ForwardShape = ForwardShape {
-        vocab: 100,
-        max_positions: 1024,
-        kv: KvLayout::single(GROUP),
-        weight_bytes: 1,
-        short_positions: None,
-    };
+    const LAYOUT: KvLayout = KvLayout::single(KvGroup::full(64, 1));
+    const FORWARD: ForwardShape =
+        ForwardShape { vocab: 100, max_positions: 1024, kv: LAYOUT, weight_bytes: 1, short_positions: None };
 
     fn heads(heads: usize, kv_heads: usize) -> Heads {
         Heads::new(heads, kv_heads, 16).unwrap()
@@ -261,12 +321,15 @@ mod tests {
         let mut rows = Rows::default();
         rows.fill(&batch, &FORWARD).unwrap();
         let heads = heads(8, 2);
-        let shape = shape_of(&batch, &rows, &heads, &GROUP);
+        let shape = shape_of(&batch, &rows, &heads, &LAYOUT);
         // 20 tokens of a group of 4 are 80 rows: two blocks of 64. Position 300 is in the second split.
-        assert_eq!(shape, Shape { rows: 21, wanted: 1, few: 1, many: 2, splits: 2, table: 19 + 2 });
+        let full = GroupShape { slots: 21, table: 19 + 2 };
+        let window = GroupShape::default();
+        assert_eq!(shape, Shape { rows: 21, wanted: 1, few: 1, many: 2, splits: 2, full, window });
         let mut step = Step::default();
-        step.fill(&batch, &rows, &heads, &GROUP, &shape);
-        let [few, many, tokens, _, slots, wanted, table, end] = shape.begins();
+        step.fill(&batch, &rows, &heads, &LAYOUT, &shape);
+        let Begins { few, many, tokens, full_slots: slots, wanted, full_table: table, end, .. } =
+            shape.begins();
         let words = &step.words;
         assert_eq!(words[few..few + 5], [0, 0, 4, 300, 0]);
         assert_eq!(words[many..many + 5], [1, 0, 80, 3, 19]);
@@ -277,10 +340,47 @@ mod tests {
         assert_eq!(step.bytes().len(), (table + 21) * 4);
         assert!(end * 4 == shape.bytes() && [few, many].iter().all(|at| at.is_multiple_of(4)));
         // A shape with room for more rows: the additional rows have no slot.
-        let wide = Shape { rows: 24, ..shape };
-        step.fill(&batch, &rows, &heads, &GROUP, &wide);
-        let slots = wide.begins()[4];
+        let wide = Shape { rows: 24, full: GroupShape { slots: 24, ..full }, ..shape };
+        step.fill(&batch, &rows, &heads, &LAYOUT, &wide);
+        let slots = wide.begins().full_slots;
         assert_eq!(step.words[slots + 21..slots + 24], [-1, -1, -1]);
+    }
+
+    #[test]
+    fn each_group_has_its_slots_and_its_tables_at_the_same_places() {
+        let window = KvGroup::new(KvGroupKind::Window(20), 8, 1);
+        let layouts = [KvLayout::new(&[KvGroup::full(64, 1), window]), KvLayout::single(window)];
+        let (full, kept) = ([10, 11, 12, 13], [FREED, 5, 4, 3]);
+        for (layout, has_full) in layouts.into_iter().zip([true, false]) {
+            let tables =
+                BlockTables { full: if has_full { &full } else { &[] }, window: &kept, states: None };
+            let (start, logits) = (50, LogitsWanted::Last);
+            let batch = [SequenceChunk { tokens: &[1, 2], start, tables, logits, long_context: false }; 2];
+            let mut rows = Rows::default();
+            rows.fill(&batch, &ForwardShape { kv: layout, ..FORWARD }).unwrap();
+            let heads = heads(2, 1);
+            let shape = shape_of(&batch, &rows, &heads, &layout);
+            let used = GroupShape { slots: 4, table: 8 };
+            let unused = GroupShape::default();
+            assert_eq!((shape.full, shape.window), (if has_full { used } else { unused }, used));
+            let mut step = Step::default();
+            step.fill(&batch, &rows, &heads, &layout, &shape);
+            let Begins { few, full_slots, window_slots, full_table, window_table, .. } = shape.begins();
+            let words = &step.words;
+            assert_eq!(words[few + 8..few + 13], [2, 0, 4, 50, 4]);
+            assert_eq!(words[window_slots..window_slots + 2], [3 * 16 + 2, 3 * 16 + 3]);
+            assert_eq!(words[window_table + 4..window_table + 8], [i32::MAX, 5, 4, 3]);
+            assert_eq!(step.bytes().len(), (window_table + 8) * 4);
+            if has_full {
+                assert_eq!(words[full_slots..full_slots + 2], [13 * 16 + 2, 13 * 16 + 3]);
+                assert_eq!(words[full_table + 4..full_table + 8], [10, 11, 12, 13]);
+            }
+            // Recordings are kept apart by the groups' sections too.
+            assert_ne!(
+                Shape::decode(4, 1, &heads, &layout),
+                Shape { window: unused, ..Shape::decode(4, 1, &heads, &layout) }
+            );
+        }
     }
 
     #[test]

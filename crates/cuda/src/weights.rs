@@ -75,6 +75,8 @@ pub(crate) struct Layer {
     pub(crate) rotary: Option<usize>,
     /// Factor on every score.
     pub(crate) scale: f32,
+    /// The window of the layer. `None` if it keeps every position.
+    pub(crate) window: Option<usize>,
     pub(crate) output: Matrix,
     pub(crate) mixer_out_norm: Option<Norm>,
     /// `None` if the feed-forward network reads the stream as it is.
@@ -214,7 +216,7 @@ impl Planner<'_> {
     }
 
     fn layer(&mut self, plan: &LayerPlan<'_>) -> Result<Layer, LoadError> {
-        let LayerPlan { config, attention, feed, rotary } = plan;
+        let LayerPlan { config, attention, feed, rotary, window } = plan;
         let mut norm = |of: &Option<NormConfig>| of.as_ref().map(|norm| self.norm(norm)).transpose();
         let (mixer_norm, mixer_out_norm) = (norm(&config.mixer_norm)?, norm(&config.mixer_out_norm)?);
         let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
@@ -232,6 +234,7 @@ impl Planner<'_> {
             qkv: self.matrix(&attention.inputs())?,
             rotary: *rotary,
             scale: attention.scale,
+            window: *window,
             output: self.matrix(&[&attention.output])?,
             mixer_out_norm,
             feed_norm,

@@ -5,7 +5,7 @@
 
 mod common;
 
-use headrace_cuda::attention::{self, Entries, HeadWeights, Heads, Pages, Rotary};
+use headrace_cuda::attention::{self, Entries, HeadWeights, Heads, Pages, Rotary, SeenKeys};
 use headrace_cuda::device::{Buffer, Device, DeviceError};
 use headrace_cuda::kernels::NAMES;
 use headrace_cuda::ops::{self, Finish, Matrix, Norm, Workspace, padded};
@@ -300,11 +300,18 @@ struct Cache {
     values: Vec<Vec<f32>>,
     table: Vec<i32>,
     pages: Pages,
+    window: Option<usize>,
 }
 
 impl Cache {
     /// Creates the keys and values of `positions` positions. Memory of no position holds NaN.
-    fn new(device: &mut dyn Device, random: &mut Random, heads: Heads, positions: usize) -> Cache {
+    fn new(
+        device: &mut dyn Device,
+        random: &mut Random,
+        heads: Heads,
+        positions: usize,
+        window: Option<usize>,
+    ) -> Cache {
         let Heads { kv_heads, head_dim, width, .. } = heads;
         let blocks = positions.div_ceil(16);
         let pool = blocks + 3; // three blocks are unused
@@ -328,14 +335,20 @@ impl Cache {
             }
         }
         let pages = Pages { keys: bf16s(device, &key_pages), values: bf16s(device, &value_pages) };
-        Cache { heads, keys, values, table, pages }
+        Cache { heads, keys, values, table, pages, window }
     }
 
-    /// The reference attention of a query over all positions up to `position`.
+    /// The first position that a query at `position` sees.
+    fn first_seen(&self, position: usize) -> usize {
+        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    }
+
+    /// The reference attention of a query over all positions that it sees, up to `position`.
     fn attended(&self, query: &[f32], head: usize, position: usize) -> Vec<f64> {
         let Heads { head_dim, .. } = self.heads;
         let kv = head / self.heads.group() * head_dim;
-        let scores: Vec<f64> = (0..=position)
+        let first = self.first_seen(position);
+        let scores: Vec<f64> = (first..=position)
             .map(|at| dot(query, &self.keys[at][kv..kv + head_dim]) / (head_dim as f64).sqrt())
             .collect();
         let most = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
@@ -343,14 +356,15 @@ impl Cache {
         let sum: f64 = weights.iter().sum();
         (0..head_dim)
             .map(|d| {
-                let weighed = weights.iter().zip(&self.values).map(|(w, v)| w * f64::from(v[kv + d]));
+                let weighed =
+                    weights.iter().zip(&self.values[first..]).map(|(w, v)| w * f64::from(v[kv + d]));
                 weighed.sum::<f64>() / sum
             })
             .collect()
     }
 
     /// Computes attention of the last `count` positions, in entries of either kind, with room for the partial results
-    /// of `partial_entries` entries at a time.
+    /// of `partial_entries` entries at a time. Blocks before the window have no id, as if they were released.
     fn run(
         &self,
         device: &mut dyn Device,
@@ -380,15 +394,18 @@ impl Cache {
             splits: self.keys.len().div_ceil(256),
             many: if few { empty } else { list },
             many_count: if few { 0 } else { entries },
-            tables: ints(device, &self.table),
         };
+        let mut table = self.table.clone();
+        table[..self.first_seen(start) / 16].fill(i32::MAX);
         let partial = poisoned(device, partial_entries * entries.splits * heads.partial_bytes() / 4);
         let stride = padded(heads.heads * head_dim);
         let out = device.allocate(count * stride * 2).unwrap();
         device.clear(out).unwrap();
         let queries = bf16s(device, &wide);
         let scale = 1.0 / (head_dim as f32).sqrt();
-        attention::attend(device, (heads, scale), &entries, (queries, &self.pages), partial, out).unwrap();
+        let tables = ints(device, &table);
+        let seen = SeenKeys { pages: &self.pages, tables, scale, window: self.window };
+        attention::attend(device, heads, &entries, (queries, &seen), partial, out).unwrap();
         let got = read_bf16(device, out);
         got.chunks(stride).flat_map(|row| row[..heads.heads * head_dim].to_vec()).collect()
     }
@@ -400,19 +417,25 @@ fn attention_is_right_and_has_the_same_bits_in_entries_of_any_kind() {
     let device = &mut *device;
     let mut random = Random(4);
     let cases = [
-        ((1, 1, 6), 1, 1),
-        ((4, 2, 32), 17, 17),
-        ((8, 2, 64), 65, 3),
-        ((3, 3, 80), 256, 40),
-        ((8, 1, 128), 257, 30),
-        ((36, 2, 64), 700, 5),
-        ((2, 1, 96), 1030, 70),
+        ((1, 1, 6), 1, 1, None),
+        ((4, 2, 32), 17, 17, None),
+        ((8, 2, 64), 65, 3, None),
+        ((3, 3, 80), 256, 40, None),
+        ((8, 1, 128), 257, 30, None),
+        ((36, 2, 64), 700, 5, None),
+        ((2, 1, 96), 1030, 70, None),
+        // Windows of one position, less than a block, between blocks, and more than a split.
+        ((2, 1, 32), 20, 20, Some(1)),
+        ((4, 4, 32), 90, 70, Some(7)),
+        ((4, 2, 64), 330, 80, Some(20)),
+        ((3, 1, 32), 529, 40, Some(256)),
+        ((2, 2, 32), 1030, 300, Some(300)),
     ];
-    for ((query_heads, kv_heads, head_dim), positions, count) in cases {
+    for ((query_heads, kv_heads, head_dim), positions, count, window) in cases {
         let heads = Heads::new(query_heads, kv_heads, head_dim).unwrap();
-        let cache = Cache::new(device, &mut random, heads, positions);
+        let cache = Cache::new(device, &mut random, heads, positions, window);
         let queries = random.rounded(count * query_heads * head_dim);
-        let what = format!("{heads:?}, the last {count} of {positions}");
+        let what = format!("{heads:?}, the last {count} of {positions}, window {window:?}");
         let got = cache.run(device, &queries, count, false, 1);
         let want: Vec<f64> = (0..count * query_heads)
             .flat_map(|at| {

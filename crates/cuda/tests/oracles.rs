@@ -11,7 +11,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa, argmax};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
-use headrace_model::Model;
+use headrace_model::{KvBlocks, Model};
 use serde::Deserialize;
 
 use crate::common::{data, directory};
@@ -23,7 +23,7 @@ const TOLERANCE: f64 = 0.04;
 const CLOSE: f32 = 0.05;
 
 /// All oracles whose every part is computed here.
-const CHECKPOINTS: [&str; 17] = [
+const CHECKPOINTS: [&str; 20] = [
     "glm4",
     "granite",
     "llama-gqa-untied",
@@ -31,9 +31,12 @@ const CHECKPOINTS: [&str; 17] = [
     "llama-tied-rope3",
     "llama-yarn",
     "ministral3",
+    "mistral-swa",
     "mistral3-cond",
     "olmo2",
+    "olmo3",
     "phi3",
+    "phi3-window",
     "qwen2",
     "qwen25-vl",
     "qwen3",
@@ -60,7 +63,7 @@ struct Case {
 
 fn options() -> LoadOptions {
     LoadOptions {
-        kv_blocks: Some(64),
+        kv_blocks: Some(KvBlocks::same(64)),
         pass_rows: 128,
         logit_rows: 128,
         partial_bytes: 1 << 20,
@@ -84,7 +87,7 @@ fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Ve
     let chunk = SequenceChunk {
         tokens: ids,
         start,
-        tables: BlockTables::single(table),
+        tables: BlockTables { full: table, window: table, states: None },
         logits: LogitsWanted::All,
         long_context: false,
     };
@@ -118,12 +121,15 @@ fn every_other_decoder_is_refused_with_the_part_that_is_not_computed() {
             continue;
         }
         let Ok(checkpoint) = directory(&dir) else { continue };
-        match headrace_cuda::kv_bytes_per_block(checkpoint.config()) {
-            Ok(bytes) => {
-                assert!(bytes > 0, "{name}");
+        match headrace_cuda::kv_groups(checkpoint.config()) {
+            Ok(groups) => {
+                assert!(groups.groups().all(|group| group.bytes_per_block > 0), "{name}");
+                assert!(checkpoint.config().architecture.is_dense_attention(), "{name}");
                 computed.push(name);
             }
             Err(error) => {
+                let is_dense = checkpoint.config().architecture.is_dense_attention();
+                assert!(!is_dense || error.to_string().contains("LongRoPE"), "{name}: {error}");
                 let error = error.to_string();
                 assert!(
                     error.contains("a GPU computes") && error.contains("The CPU engine"),

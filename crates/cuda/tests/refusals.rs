@@ -5,9 +5,10 @@
 mod common;
 
 use headrace_checkpoint::Checkpoint;
-use headrace_cuda::{CudaModel, LoadError, LoadOptions, bytes_beside_kv, kv_bytes_per_block};
+use headrace_cuda::{CudaModel, LoadError, LoadOptions, bytes_beside_kv, kv_groups};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
-use headrace_kv_layout::BlockTables;
+use headrace_kv_layout::{BlockTables, KvGroupKind};
+use headrace_model::{KvBlocks, KvUse};
 
 use crate::common::{Emulated, MULTIPROCESSORS, Trouble, data, directory};
 
@@ -20,7 +21,7 @@ fn open(name: &str) -> Checkpoint {
 
 fn options() -> LoadOptions {
     LoadOptions {
-        kv_blocks: Some(8),
+        kv_blocks: Some(KvBlocks::same(8)),
         pass_rows: 32,
         logit_rows: 32,
         partial_bytes: 1 << 16,
@@ -48,11 +49,13 @@ fn step(model: &mut CudaModel, token: u32, block: u32) -> Result<Vec<f32>, Forwa
 fn options_that_cannot_be_are_named() {
     let checkpoint = open("qwen2");
     for (options, named) in [
-        (LoadOptions { kv_blocks: Some(0), ..options() }, "kv_blocks"),
+        (LoadOptions { kv_blocks: Some(KvBlocks::default()), ..options() }, "kv_blocks"),
         (LoadOptions { max_positions: Some(0), ..options() }, "max_positions"),
         (LoadOptions { pass_rows: 0, ..options() }, "pass_rows"),
         (LoadOptions { logit_rows: 0, ..options() }, "logit_rows"),
         (LoadOptions { threads: 0, ..options() }, "threads"),
+        (LoadOptions { sequences: 0, ..options() }, "sequences"),
+        (LoadOptions { chunk: 0, ..options() }, "chunk"),
     ] {
         let error = load(Emulated::new(), &checkpoint, &options).map(|_| ()).unwrap_err().to_string();
         assert!(error.contains(named), "{error}");
@@ -122,7 +125,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
     let checkpoint = open("llama-gqa-untied");
     let config = checkpoint.config();
     let beside = bytes_beside_kv(config, &options(), MULTIPROCESSORS).unwrap();
-    let block = kv_bytes_per_block(config).unwrap();
+    let block = kv_groups(config).unwrap().bytes(KvBlocks::same(1));
     let with = |bytes: usize, options: &LoadOptions| {
         let mut device = Emulated::new();
         device.memory_bytes = bytes;
@@ -143,6 +146,35 @@ fn what_does_not_fit_is_refused_with_what_would() {
     assert_eq!(with(beside + 30 * block, &bounded).unwrap().shape().kv.first().block_count, 20);
     let kept = LoadOptions { reserve_bytes: 5 * block, ..free };
     assert_eq!(with(beside + 30 * block, &kept).unwrap().shape().kv.first().block_count, 25);
+}
+
+#[test]
+fn memory_is_divided_between_the_groups_as_for_the_cpu() {
+    // Three of four layers have a window of 11.
+    let checkpoint = open("olmo3");
+    let config = checkpoint.config();
+    let options = LoadOptions { kv_blocks: None, sequences: 3, chunk: 40, ..options() };
+    let beside = bytes_beside_kv(config, &options, MULTIPROCESSORS).unwrap();
+    let groups = kv_groups(config).unwrap();
+    let each: Vec<_> = groups.groups().map(|group| (group.kind, group.bytes_per_block)).collect();
+    let layer = each[0].1;
+    assert_eq!(each, [(KvGroupKind::Full, layer), (KvGroupKind::Window(11), 3 * layer)]);
+    let usage = KvUse { sequences: 3, chunk: 40, tokens: config.max_positions };
+    for first in [16, 23, 48] {
+        let blocks = groups.beside(first, usage);
+        // A window of 11 and a chunk of 40 take five blocks of each sequence.
+        assert_eq!((blocks.full, blocks.window), (first, first.min(5 * 4 + 1)));
+        let mut device = Emulated::new();
+        device.memory_bytes = beside + groups.bytes(blocks);
+        let model = load(device, &checkpoint, &options).unwrap();
+        let counts: Vec<_> = model.shape().kv.used().map(|group| group.block_count).collect();
+        assert_eq!(counts, [blocks.full, blocks.window]);
+        assert_eq!(model.shape().max_positions, config.max_positions.min(first * 16));
+    }
+    let mut device = Emulated::new();
+    device.memory_bytes = beside + groups.bytes(groups.beside(16, usage)) - 1;
+    let error = load(device, &checkpoint, &options).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("a KV cache of 256 tokens") && error.contains("240 tokens would fit"), "{error}");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //! how much memory the machine has.
 
 use headrace_checkpoint::ModelConfig;
+use headrace_checkpoint::decoder::LayerConfig;
 use headrace_kernels::attention::KvType;
 use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout};
 
-use crate::memory::{self, KeptLayers};
+use crate::memory::{self, KeptLayers, layer_window};
 use crate::states::state_bytes_per_slot;
 
 /// The number of blocks of each cache group. The number for a group that the model does not have is ignored.
@@ -49,13 +50,29 @@ impl KvGroups {
     pub fn of(config: &ModelConfig, kv: KvType) -> Self {
         let full = memory::block_bytes(config, kv, KeptLayers::All, false);
         let window = memory::block_bytes(config, kv, KeptLayers::All, true);
+        Self::new(config, full, window, state_bytes_per_slot(config))
+    }
+
+    /// The groups of a model whose keys and values are stored otherwise. `block_bytes` returns the bytes that a layer's
+    /// block takes. For models without recurrent layers.
+    pub fn with_block_bytes(config: &ModelConfig, block_bytes: impl Fn(&LayerConfig) -> usize) -> Self {
+        let (mut full, mut window) = (0_usize, 0_usize);
+        for layer in &config.layers {
+            let sum = if layer_window(config, layer).is_some() { &mut window } else { &mut full };
+            *sum = sum.saturating_add(block_bytes(layer));
+        }
+        Self::new(config, full, window, 0)
+    }
+
+    /// The groups with the bytes of a block, and of a slot for a state.
+    fn new(config: &ModelConfig, full: usize, window: usize, state: usize) -> Self {
         let group = |kind, bytes| if bytes > 0 { KvGroup::new(kind, 0, bytes) } else { KvGroup::UNUSED };
         let kind = memory::group_window(config).map_or(KvGroupKind::Unused, KvGroupKind::Window);
         Self {
             layout: KvLayout::new(&[
                 group(memory::full_kind(config), full),
                 group(kind, window),
-                group(KvGroupKind::State, state_bytes_per_slot(config)),
+                group(KvGroupKind::State, state),
             ]),
         }
     }

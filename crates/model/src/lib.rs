@@ -32,6 +32,6 @@ pub use encoder::{Encoder, EncoderOptions};
 pub use error::ModelError;
 pub use kv_plan::{KvBlocks, KvGroups, KvUse};
 pub use load::LoadOptions;
-pub use memory::{active_weight_bytes, weight_bytes};
+pub use memory::{active_weight_bytes, layer_window, weight_bytes};
 pub use model::Model;
 pub use states::state_bytes_per_slot;

@@ -85,7 +85,7 @@ impl KvStores {
 /// The window of the cache group of layers with a window: the widest of them. `None` if every layer keeps every
 /// position. A window as wide as the longest context is none.
 pub(crate) fn group_window(config: &ModelConfig) -> Option<usize> {
-    config.layers.iter().filter_map(|layer| window_of(config, layer)).max()
+    config.layers.iter().filter_map(|layer| layer_window(config, layer)).max()
 }
 
 /// What the layers without a window keep.
@@ -94,7 +94,9 @@ pub(crate) fn full_kind(config: &ModelConfig) -> KvGroupKind {
     if config.layers.iter().any(is_latent) { KvGroupKind::Latent } else { KvGroupKind::Full }
 }
 
-fn window_of(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
+/// The window of a layer in the cache group of layers with a window. `None` if the layer keeps every position, or no keys
+/// and values. A window as wide as the longest context is none.
+pub fn layer_window(config: &ModelConfig, layer: &LayerConfig) -> Option<usize> {
     layer.mixer.attention()?.window.filter(|&window| window < config.max_positions)
 }
 
@@ -115,7 +117,7 @@ fn shapes(config: &ModelConfig, kept: KeptLayers) -> (Vec<StoreShape>, Vec<Optio
             places.push(None);
             continue;
         };
-        let in_window = has_groups && window_of(config, layer).is_some();
+        let in_window = has_groups && layer_window(config, layer).is_some();
         let wanted = StoreShape { shape, in_window };
         let alike = |known: &StoreShape| {
             StoreShape { shape: KvShape { layers: 0, ..known.shape }, ..*known } == wanted

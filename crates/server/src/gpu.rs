@@ -3,15 +3,16 @@
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::forward::Forward;
+use headrace_model::KvUse;
 
 /// The settings that concern a model on a GPU.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read by what is not built"))]
 pub(crate) struct GpuRequest {
     /// Bytes of the KV cache. `None` gives it all memory that the weights leave.
     pub(crate) kv_bytes: Option<u64>,
-    /// Maximum number of positions.
-    pub(crate) max_positions: usize,
-    /// Maximum number of KV blocks that could be used.
+    /// Running sequences, their chunks, and the maximum number of positions.
+    pub(crate) usage: KvUse,
+    /// Maximum number of KV blocks of the first cache group that could be used.
     pub(crate) useful_blocks: usize,
     /// Maximum number of tokens in a step.
     pub(crate) step_tokens: usize,
@@ -47,12 +48,18 @@ pub(crate) fn load(
     use headrace_domain::BLOCK_TOKENS;
 
     let defaults = LoadOptions::default();
-    let block = headrace_cuda::kv_bytes_per_block(checkpoint.config()).map_err(|error| error.to_string())?;
-    let blocks = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block.max(1);
+    let groups = headrace_cuda::kv_groups(checkpoint.config()).map_err(|error| error.to_string())?;
+    let useful = wanted.useful_blocks.max(1);
+    let blocks = |bytes: u64| {
+        let first = groups.fitting(usize::try_from(bytes).unwrap_or(usize::MAX), wanted.usage);
+        groups.beside(first.clamp(1, useful), wanted.usage)
+    };
     let options = LoadOptions {
-        kv_blocks: wanted.kv_bytes.map(|bytes| blocks(bytes).max(1)),
-        most_kv_blocks: wanted.useful_blocks.max(1),
-        max_positions: Some(wanted.max_positions),
+        kv_blocks: wanted.kv_bytes.map(blocks),
+        most_kv_blocks: useful,
+        sequences: wanted.usage.sequences,
+        chunk: wanted.usage.chunk,
+        max_positions: Some(wanted.usage.tokens),
         // One pass computes a whole step if it fits.
         pass_rows: wanted.step_tokens.clamp(BLOCK_TOKENS, defaults.pass_rows),
         threads: wanted.threads,

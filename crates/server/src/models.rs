@@ -550,7 +550,7 @@ fn forward(
     if model.on_gpu() {
         let wanted = GpuRequest {
             kv_bytes: model.config.kv_bytes.or(config.engine.kv_bytes),
-            max_positions: model.max_positions,
+            usage: model.kv_use(config),
             useful_blocks: model.useful_blocks(config),
             step_tokens: config.scheduler.step_tokens,
             threads,

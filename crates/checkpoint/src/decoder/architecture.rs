@@ -294,9 +294,23 @@ impl Architecture {
         GGUF.contains(&self)
     }
 
-    /// Whether all layers are alike, so that [`super::ModelConfig::uniform`] describes them.
-    pub fn is_uniform(self) -> bool {
-        matches!(self, Self::Llama | Self::Qwen2 | Self::Qwen3)
+    /// Whether every layer is attention over keys and values of its own, over every position or a window, and one gated
+    /// network with SiLU, one after the other, with RMSNorm.
+    pub fn is_dense_attention(self) -> bool {
+        matches!(
+            self,
+            Self::Llama
+                | Self::Qwen2
+                | Self::Qwen3
+                | Self::SmolLm3
+                | Self::Mistral
+                | Self::Ministral3
+                | Self::Granite
+                | Self::Olmo2
+                | Self::Olmo3
+                | Self::Phi3
+                | Self::Glm4
+        )
     }
 
     /// The class name in `config.json`.

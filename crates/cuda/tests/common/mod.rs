@@ -10,7 +10,7 @@ use std::ffi::{CString, c_char, c_void};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use headrace_checkpoint::{Checkpoint, CheckpointError};
 use headrace_cuda::device::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
@@ -77,7 +77,8 @@ pub(crate) const MEMORY_BYTES: usize = 1 << 30;
 /// The emulated device. See the top of the file.
 pub(crate) struct Emulated {
     library: &'static Library,
-    buffers: Vec<Buffer>,
+    /// Shared with tests that write to the device's memory between steps.
+    pub(crate) buffers: Arc<Mutex<Vec<Buffer>>>,
     recording: Option<Vec<Launch>>,
     recordings: Vec<Vec<Launch>>,
     /// Number of launches of each kernel, by name.
@@ -98,7 +99,7 @@ impl Emulated {
     pub(crate) fn new() -> Emulated {
         Emulated {
             library: library(),
-            buffers: Vec::new(),
+            buffers: Arc::default(),
             recording: None,
             recordings: Vec::new(),
             launched: Default::default(),
@@ -108,7 +109,7 @@ impl Emulated {
     }
 
     fn used(&self) -> usize {
-        self.buffers.iter().map(|buffer| buffer.bytes).sum()
+        self.buffers.lock().unwrap().iter().map(|buffer| buffer.bytes).sum()
     }
 
     fn run(&mut self, launch: &Launch) -> Result<(), DeviceError> {
@@ -145,7 +146,7 @@ impl Emulated {
 
 impl Drop for Emulated {
     fn drop(&mut self) {
-        for buffer in self.buffers.drain(..) {
+        for buffer in self.buffers.lock().unwrap().drain(..) {
             // SAFETY: the buffer was allocated by this library and is freed once.
             unsafe {
                 let free = self.library.get::<Free>(b"device_free").unwrap();
@@ -153,6 +154,11 @@ impl Drop for Emulated {
             }
         }
     }
+}
+
+/// Fills a part of an emulated device's memory with NaN. No launch may run at the same time.
+pub(crate) fn poison(buffer: Buffer) {
+    Direct.upload(buffer, &vec![0xff; buffer.bytes]).unwrap();
 }
 
 struct Direct;
@@ -190,13 +196,14 @@ impl Device for Emulated {
         let at = unsafe { self.library.get::<Allocate>(b"device_allocate").unwrap()(bytes) };
         assert!(!at.is_null());
         let buffer = Buffer { address: at as u64, bytes };
-        self.buffers.push(buffer);
+        self.buffers.lock().unwrap().push(buffer);
         Ok(buffer)
     }
 
     fn free(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
-        let at = self.buffers.iter().position(|other| *other == buffer).expect("a buffer is freed once");
-        self.buffers.swap_remove(at);
+        let mut buffers = self.buffers.lock().unwrap();
+        let at = buffers.iter().position(|other| *other == buffer).expect("a buffer is freed once");
+        buffers.swap_remove(at);
         // SAFETY: the buffer was allocated by this library and is freed once.
         unsafe {
             self.library.get::<Free>(b"device_free").unwrap()(buffer.address as *mut c_void, buffer.bytes)

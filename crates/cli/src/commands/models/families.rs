@@ -68,8 +68,8 @@ pub(super) fn run() {
             true => architecture.gguf_names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
             false => "no".to_owned(),
         };
-        // The GPU's kernels compute layers that are alike.
-        let gpu = mark(architecture.is_uniform());
+        // The GPU's kernels compute attention and one gated network in every layer.
+        let gpu = mark(architecture.is_dense_attention());
         format!("| {} | `{}` | {gguf} | {gpu} |\n", architecture.checkpoints(), architecture.hf_name())
     };
     let rows: String = Architecture::all().map(row).collect();
