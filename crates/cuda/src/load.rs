@@ -4,7 +4,7 @@
 use headrace_checkpoint::{Checkpoint, ModelConfig};
 use headrace_kernels::forward::ForwardShape;
 use headrace_kv_layout::{BLOCK_TOKENS, KvLayout};
-use headrace_model::{KvBlocks, KvGroups, KvUse};
+use headrace_model::{KvBlocks, KvGroups, KvUse, rope};
 
 use crate::attention::{Pages, SPLIT};
 use crate::device::Device;
@@ -67,7 +67,7 @@ impl CudaModel {
             max_positions,
             kv: layout,
             weight_bytes,
-            short_positions: None,
+            short_positions: rope::short_positions(config, max_positions),
         };
         let limits = Limits {
             pass_rows: options.pass_rows,

@@ -70,7 +70,11 @@ impl CudaModel {
         let (device, config, shape, limits) = identity;
         let (heads, weights, pages, rotaries) = loaded;
         let (scratch, workspace, partial) = work;
-        let numerics = format!("cuda/{}/bf16/kv-bf16/v{KERNEL_VERSION}", device.name());
+        let mut numerics = format!("cuda/{}/bf16/kv-bf16/v{KERNEL_VERSION}", device.name());
+        // An engine whose context is short uses the first list of factors where this one may use the second.
+        if shape.short_positions.is_some() {
+            numerics.push_str("/longrope");
+        }
         let (hidden, vocab) = (config.hidden_size, config.vocab_size);
         let core =
             Core { device, hidden, vocab, heads, weights, pages, rotaries, scratch, workspace, partial };
@@ -268,7 +272,7 @@ impl Core {
             rotary: rotary.and_then(|rotary| self.rotaries.get(rotary)).copied(),
         };
         let group = if layer.window.is_some() { sections.window } else { sections.full };
-        let places = (sections.positions, group.slots);
+        let places = (sections.angles, group.slots);
         attention::write_heads(device, heads, &of_heads, projected, places, scratch.queries, pages)?;
         let seen = SeenKeys { pages, tables: group.tables, scale: layer.scale, window: layer.window };
         let queries = (scratch.queries, &seen);

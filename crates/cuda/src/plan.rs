@@ -64,6 +64,15 @@ impl<'c> DecoderPlan<'c> {
             let window = layer_window(config, layer);
             layers.push(LayerPlan { config: layer, attention, feed, rotary, window });
         }
+        // Queries grow with their position, and the tables of LongRoPE have rows for two lists of factors.
+        let grows = rotaries.iter().any(|rotary| rotary.growth.is_some());
+        if grows && rope::short_positions(config, config.max_positions).is_some() {
+            return Err(unsupported(
+                "rope",
+                "queries grow, and LongRoPE has two lists of factors",
+                "one of both",
+            ));
+        }
         let (heads, kv_heads, head_dim) = layers.first().map_or((0, 0, 0), |layer| shape_of(layer.attention));
         let heads = Heads::new(heads, kv_heads, head_dim).map_err(|error| match error {
             DeviceError::Shape { what, problem } => LoadError::Unsupported { name: what, problem },
@@ -101,7 +110,7 @@ fn check_globals(config: &ModelConfig) -> Result<(), LoadError> {
         architecture: _,
         hidden_size: _,
         vocab_size: _,
-        max_positions,
+        max_positions: _,
         embedding,
         layers: _,
         layer_inputs,
@@ -120,9 +129,6 @@ fn check_globals(config: &ModelConfig) -> Result<(), LoadError> {
     }
     if layer_inputs.is_some() {
         return whole("layer_inputs", "layers have inputs of their own", "layers that read the stream");
-    }
-    if rope::short_positions(config, *max_positions).is_some() {
-        return whole("rope", "LongRoPE has two lists of factors", "rotary embeddings with one");
     }
     check_norm(final_norm).map_err(|found| unsupported("final norm", &format!("it {found}"), NORMS))
 }

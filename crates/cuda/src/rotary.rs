@@ -10,7 +10,8 @@ use crate::plan::DecoderPlan;
 
 /// Bytes of the tables of all positions.
 pub(crate) fn bytes(plan: &DecoderPlan<'_>, positions: usize) -> usize {
-    let tables = plan.config.rotary.iter().map(|rotary| positions * (rotary.width / 2) * 8);
+    let rows = positions + rope::short_positions(plan.config, positions).unwrap_or(0);
+    let tables = plan.config.rotary.iter().map(|rotary| rows * (rotary.width / 2) * 8);
     let growths = plan.rotaries.iter().filter(|rotary| rotary.growth.is_some());
     tables.sum::<usize>() + growths.count() * positions * 4
 }

@@ -45,7 +45,7 @@ struct Begins {
     few: usize,
     many: usize,
     tokens: usize,
-    positions: usize,
+    angles: usize,
     wanted: usize,
     full_slots: usize,
     window_slots: usize,
@@ -80,7 +80,7 @@ impl Shape {
             few: next(self.few * ENTRY_WORDS),
             many: next(self.many * ENTRY_WORDS),
             tokens: next(self.rows),
-            positions: next(self.rows),
+            angles: next(self.rows),
             wanted: next(self.wanted),
             full_slots: next(self.full.slots),
             window_slots: next(self.window.slots),
@@ -101,7 +101,7 @@ impl Shape {
         let part = |begin: usize, words: usize| buffer.part(begin * 4, words * 4);
         Ok(Sections {
             tokens: part(begins.tokens, self.rows)?,
-            positions: part(begins.positions, self.rows)?,
+            angles: part(begins.angles, self.rows)?,
             wanted: part(begins.wanted, self.wanted)?,
             entries: Entries {
                 few: part(begins.few, self.few * ENTRY_WORDS)?,
@@ -125,7 +125,8 @@ impl Shape {
 /// The sections of a pass in the device's memory.
 pub(crate) struct Sections {
     pub(crate) tokens: Buffer,
-    pub(crate) positions: Buffer,
+    /// The row of the rotary tables for each row.
+    pub(crate) angles: Buffer,
     pub(crate) wanted: Buffer,
     pub(crate) entries: Entries,
     /// The group of the layers that keep every position.
@@ -166,7 +167,7 @@ impl Step {
         self.words.resize(begins.end, 0);
         let words = &mut self.words;
         put(words, begins.tokens, rows.tokens.iter().map(|&token| word(token as usize)));
-        put(words, begins.positions, rows.positions.iter().map(|&position| word(position)));
+        put(words, begins.angles, rows.angles().iter().map(|&angle| word(angle)));
         put(words, begins.wanted, rows.wanted.iter().map(|&row| word(row)));
         for (begin, group, slots) in [
             (begins.full_slots, shape.full, &rows.slots),

@@ -22,8 +22,11 @@ const TOLERANCE: f64 = 0.04;
 /// A greedy choice may differ if the oracle's best two are closer than this share of the logits' size.
 const CLOSE: f32 = 0.05;
 
+/// Oracles that lose more: the CPU in bf16 is up to 0.057 from its exact mode in this one.
+const SENSITIVE: [(&str, f64); 1] = [("phi3-longrope", 0.055)];
+
 /// All oracles whose every part is computed here.
-const CHECKPOINTS: [&str; 20] = [
+const CHECKPOINTS: [&str; 21] = [
     "glm4",
     "granite",
     "llama-gqa-untied",
@@ -36,6 +39,7 @@ const CHECKPOINTS: [&str; 20] = [
     "olmo2",
     "olmo3",
     "phi3",
+    "phi3-longrope",
     "phi3-window",
     "qwen2",
     "qwen25-vl",
@@ -82,14 +86,19 @@ fn blocks(positions: usize) -> Vec<u32> {
 }
 
 /// All rows of logits of `ids`.
-fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<Vec<f32>> {
+fn rows(
+    model: &mut dyn Forward,
+    ids: &[u32],
+    start: usize,
+    (table, long_context): (&[u32], bool),
+) -> Vec<Vec<f32>> {
     let mut out = Logits::default();
     let chunk = SequenceChunk {
         tokens: ids,
         start,
         tables: BlockTables { full: table, window: table, states: None },
         logits: LogitsWanted::All,
-        long_context: false,
+        long_context,
     };
     model.step(&[chunk], &mut out).unwrap();
     assert_eq!(out.rows(), ids.len());
@@ -128,8 +137,7 @@ fn every_other_decoder_is_refused_with_the_part_that_is_not_computed() {
                 computed.push(name);
             }
             Err(error) => {
-                let is_dense = checkpoint.config().architecture.is_dense_attention();
-                assert!(!is_dense || error.to_string().contains("LongRoPE"), "{name}: {error}");
+                assert!(!checkpoint.config().architecture.is_dense_attention(), "{name}: {error}");
                 let error = error.to_string();
                 assert!(
                     error.contains("a GPU computes") && error.contains("The CPU engine"),
@@ -170,13 +178,15 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
             ..headrace_model::LoadOptions::exact(Isa::best(), 1, 64)
         };
         let mut fast = Model::load(&checkpoint, fast, &mut |_, _| ()).unwrap();
+        let sensitive = SENSITIVE.into_iter().find(|(sensitive, _)| *sensitive == name);
+        let tolerance = sensitive.map_or(TOLERANCE, |(_, tolerance)| tolerance);
         let (mut worst, mut of_fast, mut chosen, mut differ) = (0.0_f64, 0.0_f64, 0, 0);
         for (index, case) in expected.cases.iter().enumerate() {
             let what = format!("{name} case {index}");
             // The oracle's own tokens are the input, so that one close choice does not end the comparison.
             let ids = [&case.ids[..], &case.greedy].concat();
             let (prompt, table) = (case.ids.len(), blocks(ids.len()));
-            let table = &table[..];
+            let table = (&table[..], model.shape().is_long(ids.len()));
             let logits = rows(&mut model, &ids, 0, table);
             let of_cpu = rows(&mut cpu, &ids, 0, table);
             let of_bf16 = rows(&mut fast, &ids, 0, table);
@@ -186,7 +196,7 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
                 let (far, _) = distance(row, exact);
                 worst = worst.max(far);
                 of_fast = of_fast.max(distance(&of_bf16[at], exact).0);
-                assert!(far < TOLERANCE, "{what} position {at}: {far} from the CPU's");
+                assert!(far < tolerance, "{what} position {at}: {far} from the CPU's");
             }
             for (at, (&token, &gap)) in case.greedy.iter().zip(&case.gaps).enumerate() {
                 let best = argmax(Isa::best(), &logits[prompt - 1 + at]).unwrap() as u32;

@@ -75,7 +75,6 @@ fn parts_that_are_not_computed_are_named_with_their_layer() {
         ("gpt2", "embedding", "learned positions"),
         ("stablelm", "norm", "LayerNorm"),
         ("gpt-oss", "attention: layer 0", "has attention sinks"),
-        ("phi3-longrope", "rope", "LongRoPE"),
     ] {
         let loaded = load(Emulated::new(), &open(name), &options());
         let error = loaded.map(|_| ()).unwrap_err().to_string();

@@ -67,7 +67,7 @@ impl Rows {
     }
 
     /// The row of the rotary tables for each row.
-    pub(crate) fn angles(&self) -> &[usize] {
+    pub fn angles(&self) -> &[usize] {
         if self.long_angles.is_empty() { &self.positions } else { &self.long_angles }
     }
 
