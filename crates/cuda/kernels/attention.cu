@@ -12,6 +12,9 @@
 #define TILE 64
 #define SPLIT_TILES 4
 #define ROWS 16
+// Dimensions of values that a warp sums. For wider heads several blocks compute the same scores, each for its part of the values.
+#define VALUES(DIMS) (DIMS < 128 ? DIMS : 128)
+#define PARTS(DIMS) (DIMS / VALUES(DIMS))
 
 struct Pages {
     const bf16 *keys;    // block, head, token, dimension
@@ -29,17 +32,17 @@ struct Entry {
     int pad[3];
 };
 
-// What a thread knows of 16 rows: rows g and g + 8, and of every eight dimensions two.
+// What a thread knows of 16 rows: rows g and g + 8, and of every eight dimensions of values two.
 template <int DIMS>
 struct State {
     float greatest[2];
     float sum[2];
-    float weighed[DIMS / 8][4];
+    float weighed[VALUES(DIMS) / 8][4];
 
     DEVICE_METHOD void clear() {
         for (int r = 0; r < 2; ++r) greatest[r] = -INFINITY, sum[r] = 0.0f;
 #pragma unroll
-        for (int d = 0; d < DIMS / 8; ++d)
+        for (int d = 0; d < VALUES(DIMS) / 8; ++d)
 #pragma unroll
             for (int i = 0; i < 4; ++i) weighed[d][i] = 0.0f;
     }
@@ -69,7 +72,7 @@ DEVICE void merge(State<DIMS> &into, const State<DIMS> &other) {
     into.sum[0] = first.of(into.sum[0], other.sum[0]);
     into.sum[1] = second.of(into.sum[1], other.sum[1]);
 #pragma unroll
-    for (int d = 0; d < DIMS / 8; ++d) {
+    for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
         into.weighed[d][0] = first.of(into.weighed[d][0], other.weighed[d][0]);
         into.weighed[d][1] = first.of(into.weighed[d][1], other.weighed[d][1]);
         into.weighed[d][2] = second.of(into.weighed[d][2], other.weighed[d][2]);
@@ -113,15 +116,23 @@ DEVICE int first_seen(const Entry &e, int row, int group, int window) {
 }
 
 // What the rows of a warp see: positions from `begin` to before `end`. Blocks wholly before or behind that are not read: their
-// pages may hold anything, and their entries in the table may be no blocks. Each row sees only the last `window` positions.
+// pages may hold anything, and their entries in the table may be no blocks. Each row sees only the last `window` positions. A
+// score is the product of query and key times `scale`; with a cap above zero, cap · tanh(score / cap). Both count in powers of
+// two, as the exponentials do.
 struct Seen {
     int begin, end, window;
+    float scale, cap;
+
+    DEVICE_METHOD float score(float product) const {
+        float score = product * scale;
+        return cap > 0.0f ? cap * tanh_of(score / cap) : score;
+    }
 };
 
-// One tile, from nothing.
+// One tile, from nothing. `first_value`: the first dimension of the values that this warp sums.
 template <int DIMS>
 DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &pages, const int *table, int kv_heads, int kv_head,
-                        int tile, const Seen &seen, float scale) {
+                        int first_value, int tile, const Seen &seen) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float scores[TILE / 8][4];
 #pragma unroll
@@ -142,7 +153,7 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
         for (int i = 0; i < 4; ++i) {
             int position = first + 4 * t + i % 2 + 2 * (half % 2);
             int behind = rows.positions[i / 2] - position;
-            if (behind >= 0 && behind < seen.window) scores[half][i] = c[i] * scale;
+            if (behind >= 0 && behind < seen.window) scores[half][i] = seen.score(c[i]);
         }
     }
     float greatest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
@@ -165,16 +176,16 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
 #pragma unroll
     for (int r = 0; r < 2; ++r) out.sum[r] = of_four(sum[r], false);
 #pragma unroll
-    for (int d = 0; d < DIMS / 8; ++d)
+    for (int d = 0; d < VALUES(DIMS) / 8; ++d)
 #pragma unroll
         for (int i = 0; i < 4; ++i) out.weighed[d][i] = 0.0f;
 #pragma unroll
     for (int block = 0; block < TILE / 16; ++block) {
         int first = tile * TILE + block * 16, mine = first + 4 * t;
         if (first >= seen.end || first + 16 <= seen.begin) continue;
-        const bf16 *value = pages.values + (((size_t)table[first / 16] * kv_heads + kv_head) * DIMS + g) * 16 + 4 * t;
+        const bf16 *value = pages.values + (((size_t)table[first / 16] * kv_heads + kv_head) * DIMS + first_value + g) * 16 + 4 * t;
 #pragma unroll
-        for (int d = 0; d < DIMS / 8; ++d) {
+        for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
             uint2 v = *(const uint2 *)(value + d * 8 * 16);
             // Nothing times what was never written may be no number.
             if (first + 16 > seen.end) {
@@ -194,19 +205,19 @@ DEVICE bf16 ended(float weighed, float sum) {
     return to_bf16(weighed / sum + 0.0f);
 }
 
-// A block for a split of a key head and 16 rows of an entry, a warp for each of its tiles. `partial`: for each (entry, key head,
+// A block for a split of a key head, a part of its values, and 16 rows of an entry, a warp for each of its tiles. `partial`: for each (entry, key head,
 // split) 16 · (DIMS + 2) floats. The first split is the one in which the entry's first row begins to see. Splits behind the
 // entry's last position are left as they are, and `join` reads none of them.
 template <int DIMS>
 DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, int window,
-                       float scale) {
+                       float scale, float cap) {
     __shared__ float greatest[SPLIT_TILES][ROWS], sums[SPLIT_TILES][ROWS];
-    __shared__ float weighed[SPLIT_TILES][ROWS][DIMS];
+    __shared__ float weighed[SPLIT_TILES][ROWS][VALUES(DIMS)];
     Entry e = entries[blockIdx.z];
-    int group = heads / kv_heads, kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int here = smaller(e.rows - e.from, ROWS);
+    int group = heads / kv_heads, kv_head = blockIdx.y / PARTS(DIMS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int first_value = blockIdx.y % PARTS(DIMS) * VALUES(DIMS), here = smaller(e.rows - e.from, ROWS);
     int end = e.rows == 0 ? 0 : e.start + (e.from + here - 1) / group + 1;
-    Seen seen = {first_seen(e, e.from, group, window), end, window};
+    Seen seen = {first_seen(e, e.from, group, window), end, window, scale, cap};
     int split = seen.begin / (SPLIT_TILES * TILE) + blockIdx.x;
     if (split * SPLIT_TILES * TILE >= end) return;
     int tile = split * SPLIT_TILES + warp;
@@ -214,7 +225,7 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
     if (tile * TILE < end && (tile + 1) * TILE > seen.begin) {
         Rows<DIMS> rows;
         rows.read(e, queries, e.from, heads, group, kv_head);
-        attend_tile<DIMS>(state, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, seen, scale);
+        attend_tile<DIMS>(state, rows, pages, pages.blocks + e.table, kv_heads, kv_head, first_value, tile, seen);
     } else {
         state.clear();
     }
@@ -222,22 +233,22 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
     for (int r = 0; r < 2; ++r) {
         if (t == 0) greatest[warp][g + 8 * r] = state.greatest[r], sums[warp][g + 8 * r] = state.sum[r];
 #pragma unroll
-        for (int d = 0; d < DIMS / 8; ++d)
+        for (int d = 0; d < VALUES(DIMS) / 8; ++d)
             for (int i = 0; i < 2; ++i) weighed[warp][g + 8 * r][8 * d + 2 * t + i] = state.weighed[d][2 * r + i];
     }
     __syncthreads();
     float *out = partial + (((size_t)blockIdx.z * kv_heads + kv_head) * gridDim.x + blockIdx.x) * ROWS * (DIMS + 2);
     for (int row = warp; row < here; row += 4) {
-        float most = -INFINITY, sum = 0.0f, mine[DIMS / 32];
-        for (int i = 0; i < DIMS / 32; ++i) mine[i] = 0.0f;
+        float most = -INFINITY, sum = 0.0f, mine[VALUES(DIMS) / 32];
+        for (int i = 0; i < VALUES(DIMS) / 32; ++i) mine[i] = 0.0f;
         for (int w = 0; w < SPLIT_TILES; ++w) {
             Merge with(most, greatest[w][row]);
             sum = with.of(sum, sums[w][row]);
-            for (int i = 0; i < DIMS / 32; ++i) mine[i] = with.of(mine[i], weighed[w][row][lane + 32 * i]);
+            for (int i = 0; i < VALUES(DIMS) / 32; ++i) mine[i] = with.of(mine[i], weighed[w][row][lane + 32 * i]);
         }
         float *to = out + (size_t)row * (DIMS + 2);
-        for (int i = 0; i < DIMS / 32; ++i) to[lane + 32 * i] = mine[i];
-        if (lane == 0) to[DIMS] = most, to[DIMS + 1] = sum;
+        for (int i = 0; i < VALUES(DIMS) / 32; ++i) to[first_value + lane + 32 * i] = mine[i];
+        if (lane == 0 && first_value == 0) to[DIMS] = most, to[DIMS + 1] = sum;
     }
 }
 
@@ -266,34 +277,35 @@ DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int head
     }
 }
 
-// A block for 64 rows of an entry and a key head, a warp for 16 of them, which goes through all they see. What whole splits
+// A block for 64 rows of an entry, a key head and a part of its values, a warp for 16 of the rows, which goes through all they see. What whole splits
 // came to is needed once in 256 positions, so it stands in shared memory, where each thread has places of its own.
 template <int DIMS>
 DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads, int head_dim,
-                        int stride, int window, float scale) {
+                        int stride, int window, float scale, float cap) {
     Entry e = entries[blockIdx.x];
-    int group = heads / kv_heads, kv_head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int group = heads / kv_heads, kv_head = blockIdx.y / PARTS(DIMS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int first_value = blockIdx.y % PARTS(DIMS) * VALUES(DIMS);
     int first = e.from + ROWS * warp;
     if (first >= e.rows) return;
     int here = smaller(e.rows - first, ROWS);
-    Seen seen = {first_seen(e, first, group, window), e.start + (first + here - 1) / group + 1, window};
+    Seen seen = {first_seen(e, first, group, window), e.start + (first + here - 1) / group + 1, window, scale, cap};
     Rows<DIMS> rows;
     rows.read(e, queries, first, heads, group, kv_head);
-    __shared__ float4 whole[DIMS / 8][128];
+    __shared__ float4 whole[VALUES(DIMS) / 8][128];
     State<DIMS> split, one;
     float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
-    for (int d = 0; d < DIMS / 8; ++d) whole[d][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int d = 0; d < VALUES(DIMS) / 8; ++d) whole[d][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     split.clear();
     for (int tile = seen.begin / TILE; tile * TILE < seen.end; ++tile) {
         if (tile % SPLIT_TILES == 0) split.clear();
-        attend_tile<DIMS>(one, rows, pages, pages.blocks + e.table, kv_heads, kv_head, tile, seen, scale);
+        attend_tile<DIMS>(one, rows, pages, pages.blocks + e.table, kv_heads, kv_head, first_value, tile, seen);
         merge(split, one);
         if (tile % SPLIT_TILES != SPLIT_TILES - 1 && (tile + 1) * TILE < seen.end) continue;
         Merge upper(most[0], split.greatest[0]), lower(most[1], split.greatest[1]);
         sum[0] = upper.of(sum[0], split.sum[0]);
         sum[1] = lower.of(sum[1], split.sum[1]);
 #pragma unroll
-        for (int d = 0; d < DIMS / 8; ++d) {
+        for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
             float4 w = whole[d][threadIdx.x];
             whole[d][threadIdx.x] = make_float4(upper.of(w.x, split.weighed[d][0]), upper.of(w.y, split.weighed[d][1]),
                                                 lower.of(w.z, split.weighed[d][2]), lower.of(w.w, split.weighed[d][3]));
@@ -303,9 +315,9 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
         int row = first + lane / 4 + 8 * r;
         if (row >= e.rows) continue;
         bf16 *to = out + (size_t)(e.first_row + row / group) * stride + (kv_head * group + row % group) * head_dim;
-        for (int d = 0; d < DIMS / 8; ++d) {
+        for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
             float4 w = whole[d][threadIdx.x];
-            int dim = 8 * d + 2 * (lane % 4);
+            int dim = first_value + 8 * d + 2 * (lane % 4);
             if (dim < head_dim) to[dim] = ended(r ? w.z : w.x, sum[r]);
             if (dim + 1 < head_dim) to[dim + 1] = ended(r ? w.w : w.y, sum[r]);
         }
@@ -314,19 +326,20 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
 
 #define ATTENTION(DIMS)                                                                                                              \
     KERNEL(128, 1) attend_few_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, \
-                                     int window, float scale) {                                                                      \
-        attend_few<DIMS>(queries, pages, entries, partial, heads, kv_heads, window, scale);                                          \
+                                     int window, float scale, float cap) {                                                           \
+        attend_few<DIMS>(queries, pages, entries, partial, heads, kv_heads, window, scale, cap);                                     \
     }                                                                                                                                \
     KERNEL(128, 1) join_##DIMS(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim,          \
                                int stride, int splits, int window) {                                                                 \
         join<DIMS>(entries, partial, out, heads, kv_heads, head_dim, stride, splits, window);                                        \
     }                                                                                                                                \
     KERNEL(128, 1) attend_many_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads,     \
-                                      int head_dim, int stride, int window, float scale) {                                           \
-        attend_many<DIMS>(queries, pages, entries, out, heads, kv_heads, head_dim, stride, window, scale);                           \
+                                      int head_dim, int stride, int window, float scale, float cap) {                                \
+        attend_many<DIMS>(queries, pages, entries, out, heads, kv_heads, head_dim, stride, window, scale, cap);                      \
     }
 
 ATTENTION(32)
 ATTENTION(64)
 ATTENTION(96)
 ATTENTION(128)
+ATTENTION(256)

@@ -17,6 +17,7 @@ enum Finish {
     STORE = 0,  // out f32 = sum + bias
     ADD = 1,    // out f32 = out + factor · (sum + bias): the residual stream
     GATE = 2,   // out bf16 = silu(gate + bias) · (up + bias); gates and ups alternate by eights among the features
+    GATE_TANH = 3,  // the same with the approximation of GELU by tanh
 };
 
 struct Product {
@@ -33,6 +34,12 @@ DEVICE int quarter_begins(int quarter, int k) {
     return smaller(quarter * steps / QUARTERS * STEP, k);
 }
 
+// x · σ(2 · √(2/π) · (x + 0.044715 x³)), which is GELU as tanh approximates it.
+DEVICE float gelu_tanh(float x) {
+    float inner = 1.5957691216057308f * (x + 0.044715f * (x * x * x));
+    return x / (1.0f + exp2_of(-inner * LOG2_E));
+}
+
 // One row's sums of features f and f + 8, of which the second is the up of the first one's gate.
 DEVICE void finish(const Product &p, int row, int f, float first, float second) {
     if (row >= p.count) return;
@@ -40,10 +47,10 @@ DEVICE void finish(const Product &p, int row, int f, float first, float second) 
         if (f < p.features) first = first + p.bias[f];
         if (f + 8 < p.features) second = second + p.bias[f + 8];
     }
-    if (p.finish == GATE) {
+    if (p.finish == GATE || p.finish == GATE_TANH) {
         if (f + 8 >= p.features) return;
-        float gated = first / (1.0f + exp2_of(-first * LOG2_E)) * second;
-        ((bf16 *)p.out)[(size_t)row * p.stride + (f / 16 * 8 + f % 8)] = to_bf16(gated);
+        float gate = p.finish == GATE ? first / (1.0f + exp2_of(-first * LOG2_E)) : gelu_tanh(first);
+        ((bf16 *)p.out)[(size_t)row * p.stride + (f / 16 * 8 + f % 8)] = to_bf16(gate * second);
         return;
     }
     float *out = (float *)p.out + (size_t)row * p.stride;

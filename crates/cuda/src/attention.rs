@@ -5,7 +5,7 @@ use headrace_kv_layout::BLOCK_TOKENS;
 
 use crate::checks::{at_least, check, count_of, int, padded, rows_launch};
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
-use crate::kernels::HEAD_WIDTHS;
+use crate::kernels::{HEAD_WIDTHS, VALUE_DIMS};
 
 /// Rows of attention that an entry with splits computes together.
 pub const ENTRY_ROWS: usize = 16;
@@ -41,7 +41,7 @@ impl Heads {
             what: "head_dim",
             problem: format!(
                 "{head_dim}; on a CUDA device heads are even and at most {} wide",
-                HEAD_WIDTHS[3]
+                HEAD_WIDTHS[4]
             ),
         })
     }
@@ -167,6 +167,8 @@ pub struct SeenKeys<'a> {
     pub tables: Buffer,
     /// Factor on every score.
     pub scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub cap: Option<f32>,
     /// A query sees key `j` at position `i` if `i − j` is below this. `None` if it sees all before it.
     pub window: Option<usize>,
 }
@@ -197,6 +199,8 @@ pub fn attend(
     let stride = padded(heads.heads * heads.head_dim);
     // Weights are powers of two.
     let scale = std::f32::consts::LOG2_E * seen.scale;
+    let cap = seen.cap.map_or(0.0, |cap| std::f32::consts::LOG2_E * cap);
+    check("cap", seen.cap.is_none_or(|cap| cap > 0.0), || "must be positive".to_owned())?;
     let window = int("window", seen.window.unwrap_or(i32::MAX as usize))?;
     check("window", window > 0, || "must be at least 1".to_owned())?;
     let (query_heads, kv_heads) = (int("heads", heads.heads)?, int("heads", heads.kv_heads)?);
@@ -209,6 +213,7 @@ pub fn attend(
         ])
     };
     let kv_grid = count_of("heads", heads.kv_heads)?;
+    let parts_grid = count_of("heads", heads.kv_heads * heads.width.div_ceil(VALUE_DIMS))?;
     let splits = seen.splits(entries.splits);
     let each = heads.partial_bytes() * splits.max(1);
     let at_once = (partial.bytes / each).min(65_535);
@@ -224,8 +229,9 @@ pub fn attend(
             .int(query_heads)
             .int(kv_heads)
             .int(window)
-            .float(scale);
-        let grid = [count_of("splits", splits)?, kv_grid, count as u32];
+            .float(scale)
+            .float(cap);
+        let grid = [count_of("splits", splits)?, parts_grid, count as u32];
         device.launch(&Launch { kernel: few, grid, threads: 128, shared_bytes: 0, arguments })?;
         let arguments = Arguments::default()
             .address(Some(these))
@@ -251,8 +257,9 @@ pub fn attend(
         .int(head_dim)
         .int(out_stride)
         .int(window)
-        .float(scale);
-    let grid = [count_of("entries", entries.many_count)?, kv_grid, 1];
+        .float(scale)
+        .float(cap);
+    let grid = [count_of("entries", entries.many_count)?, parts_grid, 1];
     device.launch(&Launch { kernel: many, grid, threads: 128, shared_bytes: 0, arguments })
 }
 
@@ -262,6 +269,7 @@ fn attention_kernels(width: usize) -> Result<[&'static str; 3], DeviceError> {
         64 => Ok(["attend_few_64", "join_64", "attend_many_64"]),
         96 => Ok(["attend_few_96", "join_96", "attend_many_96"]),
         128 => Ok(["attend_few_128", "join_128", "attend_many_128"]),
+        256 => Ok(["attend_few_256", "join_256", "attend_many_256"]),
         other => Err(DeviceError::Shape { what: "width of a head", problem: other.to_string() }),
     }
 }

@@ -19,7 +19,10 @@ pub const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "-diag-suppress=1
 pub const KERNEL_VERSION: u32 = 2;
 
 /// Head widths for which attention is compiled. A head is padded with zeros to the next of them.
-pub const HEAD_WIDTHS: [usize; 4] = [32, 64, 96, 128];
+pub const HEAD_WIDTHS: [usize; 5] = [32, 64, 96, 128, 256];
+
+/// Dimensions of values that one block of attention sums. Wider heads take several blocks.
+pub(crate) const VALUE_DIMS: usize = 128;
 
 /// Features of a tile of a product.
 pub(crate) const TILE_FEATURES: usize = 128;
@@ -29,7 +32,7 @@ const STAGES: usize = 3;
 const STEP: usize = 64;
 
 /// The names of all kernels.
-pub const NAMES: [&str; 25] = [
+pub const NAMES: [&str; 28] = [
     "embed",
     "rms_norm",
     "rms_norm_add",
@@ -55,6 +58,9 @@ pub const NAMES: [&str; 25] = [
     "attend_few_128",
     "join_128",
     "attend_many_128",
+    "attend_few_256",
+    "join_256",
+    "attend_many_256",
 ];
 
 /// Dynamic shared memory that a kernel may request, in bytes.

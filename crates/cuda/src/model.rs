@@ -274,12 +274,20 @@ impl Core {
         let group = if layer.window.is_some() { sections.window } else { sections.full };
         let places = (sections.angles, group.slots);
         attention::write_heads(device, heads, &of_heads, projected, places, scratch.queries, pages)?;
-        let seen = SeenKeys { pages, tables: group.tables, scale: layer.scale, window: layer.window };
+        let Layer { scale, cap, window, .. } = *layer;
+        let seen = SeenKeys { pages, tables: group.tables, scale, cap, window };
         let queries = (scratch.queries, &seen);
         attention::attend(device, heads, &sections.entries, queries, partial, scratch.attended)?;
         half.output(device, output, scratch.attended, *mixer_out_norm)?;
         half.input(device, *feed_norm)?;
-        ops::product(device, workspace, gate_up, normed, (scratch.inner, down.inputs), Finish::Gate)?;
+        ops::product(
+            device,
+            workspace,
+            gate_up,
+            normed,
+            (scratch.inner, down.inputs),
+            Finish::Gate(layer.activation),
+        )?;
         half.output(device, down, scratch.inner, *feed_out_norm)
     }
 

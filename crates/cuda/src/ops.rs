@@ -34,8 +34,24 @@ pub enum Finish {
     Store,
     /// Multiplied by this factor and added to an f32 output.
     Add(f32),
-    /// `silu(gate) · up` is stored as bf16, with half as many outputs as features.
-    Gate,
+    /// `activation(gate) · up` is stored as bf16, with half as many outputs as features.
+    Gate(GateActivation),
+}
+
+/// The activation of a gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GateActivation {
+    /// `x·σ(x)`.
+    Silu,
+    /// GELU, approximated with tanh.
+    GeluTanh,
+}
+
+impl Finish {
+    /// Whether features are gates and ups.
+    pub fn is_gate(self) -> bool {
+        matches!(self, Finish::Gate(_))
+    }
 }
 
 /// Memory that all products share: partial sums that blocks exchange, and the counters of finished parts.
@@ -111,13 +127,13 @@ pub fn product(
     if count == 0 {
         return Ok(());
     }
-    let (outputs, size) = if finish == Finish::Gate { (features / 2, 2) } else { (features, 4) };
+    let (outputs, size) = if finish.is_gate() { (features / 2, 2) } else { (features, 4) };
     check("inputs of a product", inputs > 0 && inputs.is_multiple_of(INPUTS), || {
         format!("{inputs} is no multiple of {INPUTS}")
     })?;
     check(
         "features of a product",
-        features > 0 && (finish != Finish::Gate || features.is_multiple_of(16)),
+        features > 0 && (!finish.is_gate() || features.is_multiple_of(16)),
         || format!("{features}"),
     )?;
     check("stride of a product", stride >= outputs, || format!("{stride} for {outputs} outputs"))?;
@@ -132,7 +148,8 @@ pub fn product(
     let (code, factor) = match finish {
         Finish::Store => (0, 1.0),
         Finish::Add(factor) => (1, factor),
-        Finish::Gate => (2, 1.0),
+        Finish::Gate(GateActivation::Silu) => (2, 1.0),
+        Finish::Gate(GateActivation::GeluTanh) => (3, 1.0),
     };
     let (down, across) = (features.div_ceil(TILE_FEATURES), count.div_ceil(way.rows));
     let product = Arguments::default().words(&[

@@ -11,6 +11,7 @@ use headrace_model::{KvGroups, layer_window, rope};
 use crate::attention::Heads;
 use crate::device::DeviceError;
 use crate::error::LoadError;
+use crate::ops::GateActivation;
 
 /// A decoder with no part that the kernels do not compute.
 pub(crate) struct DecoderPlan<'c> {
@@ -28,6 +29,7 @@ pub(crate) struct LayerPlan<'c> {
     pub(crate) config: &'c LayerConfig,
     pub(crate) attention: &'c AttentionConfig,
     pub(crate) feed: &'c GatedFeed,
+    pub(crate) activation: GateActivation,
     /// Index into [`DecoderPlan::rotaries`]. `None` if nothing is rotated.
     pub(crate) rotary: Option<usize>,
     /// A query sees key `j` at position `i` if `i − j` is below this. `None` if the layer keeps every position.
@@ -44,7 +46,7 @@ impl<'c> DecoderPlan<'c> {
         let mut rotaries: Vec<LayerRotary> = Vec::new();
         let mut layers: Vec<LayerPlan<'c>> = Vec::with_capacity(config.layers.len());
         for (index, layer) in config.layers.iter().enumerate() {
-            let (attention, feed) = parts_of(index, layer)?;
+            let (attention, feed, activation) = parts_of(index, layer)?;
             if let Some(first) = layers.first().map(|layer| layer.attention)
                 && shape_of(first) != shape_of(attention)
             {
@@ -62,7 +64,7 @@ impl<'c> DecoderPlan<'c> {
                 })
             });
             let window = layer_window(config, layer);
-            layers.push(LayerPlan { config: layer, attention, feed, rotary, window });
+            layers.push(LayerPlan { config: layer, attention, feed, activation, rotary, window });
         }
         // Queries grow with their position, and the tables of LongRoPE have rows for two lists of factors.
         let grows = rotaries.iter().any(|rotary| rotary.growth.is_some());
@@ -137,7 +139,10 @@ fn check_globals(config: &ModelConfig) -> Result<(), LoadError> {
 const NORMS: &str = "RMSNorm with weights and without biases";
 
 /// Returns the attention and the network of a layer that has no other parts.
-fn parts_of(index: usize, layer: &LayerConfig) -> Result<(&AttentionConfig, &GatedFeed), LoadError> {
+fn parts_of(
+    index: usize,
+    layer: &LayerConfig,
+) -> Result<(&AttentionConfig, &GatedFeed, GateActivation), LoadError> {
     let LayerConfig {
         prefix: _,
         mixer_norm,
@@ -172,9 +177,8 @@ fn parts_of(index: usize, layer: &LayerConfig) -> Result<(&AttentionConfig, &Gat
         FeedForward::None => return Err(refused_feed(index, "has no feed-forward network")),
     };
     let GatedFeed { inner: _, activation, gate, up, down } = feed;
-    if let Some(name) = other_activation(*activation) {
-        return Err(refused_feed(index, &format!("has the activation {name}")));
-    }
+    let activation = activation_of(*activation)
+        .map_err(|name| refused_feed(index, &format!("has the activation {name}")))?;
     check_linears(index, &[gate, up, down])?;
     if *parallel {
         return Err(refused("layer", index, "computes both halves in parallel", "one half after the other"));
@@ -187,7 +191,7 @@ fn parts_of(index: usize, layer: &LayerConfig) -> Result<(&AttentionConfig, &Gat
             "none of them",
         ));
     }
-    Ok((attention, feed))
+    Ok((attention, feed, activation))
 }
 
 fn mixer_of(mixer: &MixerConfig) -> Result<&AttentionConfig, &'static str> {
@@ -201,14 +205,14 @@ fn mixer_of(mixer: &MixerConfig) -> Result<&AttentionConfig, &'static str> {
     }
 }
 
-/// The name of an activation that the kernels do not compute.
-fn other_activation(activation: FeedActivation) -> Option<&'static str> {
+/// The activation, or the name of one that the kernels do not compute.
+fn activation_of(activation: FeedActivation) -> Result<GateActivation, &'static str> {
     match activation {
-        FeedActivation::Silu => None,
-        FeedActivation::Gelu => Some("GELU"),
-        FeedActivation::GeluTanh => Some("GELU with tanh"),
-        FeedActivation::Relu => Some("ReLU"),
-        FeedActivation::ReluSquared => Some("squared ReLU"),
+        FeedActivation::Silu => Ok(GateActivation::Silu),
+        FeedActivation::GeluTanh => Ok(GateActivation::GeluTanh),
+        FeedActivation::Gelu => Err("GELU with the error function"),
+        FeedActivation::Relu => Err("ReLU"),
+        FeedActivation::ReluSquared => Err("squared ReLU"),
     }
 }
 
@@ -228,7 +232,7 @@ fn check_attention(index: usize, attention: &AttentionConfig) -> Result<(), Load
         kv_of,
         rotary: _,
         scale: _,
-        cap,
+        cap: _,
         window: _,
         sinks,
         clip,
@@ -245,7 +249,6 @@ fn check_attention(index: usize, attention: &AttentionConfig) -> Result<(), Load
         (gate.is_some(), "gates the output of attention"),
         (value_norm.is_some(), "normalizes values"),
         (kv_of.is_some(), "reads the keys and values of another layer"),
-        (cap.is_some(), "caps scores"),
         (sinks.is_some(), "has attention sinks"),
         (clip.is_some(), "clamps queries, keys and values"),
     ];
@@ -276,7 +279,7 @@ fn check_norm(norm: &NormConfig) -> Result<(), String> {
 }
 
 fn refused_feed(index: usize, found: &str) -> LoadError {
-    refused("feed-forward", index, found, "one gated network with SiLU")
+    refused("feed-forward", index, found, "one gated network with SiLU or with GELU by tanh")
 }
 
 fn refused(name: &'static str, index: usize, found: &str, computed: &str) -> LoadError {

@@ -13,7 +13,7 @@ use headrace_model::pick::picked;
 
 use crate::device::{Buffer, Device, DeviceError, Upload};
 use crate::error::LoadError;
-use crate::ops::{Matrix, Norm, padded};
+use crate::ops::{GateActivation, Matrix, Norm, padded};
 use crate::plan::{DecoderPlan, LayerPlan};
 
 /// Bytes that a thread prepares before it uploads them.
@@ -75,6 +75,8 @@ pub(crate) struct Layer {
     pub(crate) rotary: Option<usize>,
     /// Factor on every score.
     pub(crate) scale: f32,
+    /// Scores become `cap · tanh(score / cap)`.
+    pub(crate) cap: Option<f32>,
     /// The window of the layer. `None` if it keeps every position.
     pub(crate) window: Option<usize>,
     pub(crate) output: Matrix,
@@ -84,6 +86,7 @@ pub(crate) struct Layer {
     /// Gate and up rows, alternating in groups of eight, so that one thread of the product has both. Each has a
     /// [`padded`] number of rows.
     pub(crate) gate_up: Matrix,
+    pub(crate) activation: GateActivation,
     pub(crate) down: Matrix,
     pub(crate) feed_out_norm: Option<Norm>,
     /// Factor on the outputs of both halves.
@@ -216,7 +219,7 @@ impl Planner<'_> {
     }
 
     fn layer(&mut self, plan: &LayerPlan<'_>) -> Result<Layer, LoadError> {
-        let LayerPlan { config, attention, feed, rotary, window } = plan;
+        let LayerPlan { config, attention, feed, activation, rotary, window } = plan;
         let mut norm = |of: &Option<NormConfig>| of.as_ref().map(|norm| self.norm(norm)).transpose();
         let (mixer_norm, mixer_out_norm) = (norm(&config.mixer_norm)?, norm(&config.mixer_out_norm)?);
         let (feed_norm, feed_out_norm) = (norm(&config.feed_norm)?, norm(&config.feed_out_norm)?);
@@ -234,11 +237,13 @@ impl Planner<'_> {
             qkv: self.matrix(&attention.inputs())?,
             rotary: *rotary,
             scale: attention.scale,
+            cap: attention.cap,
             window: *window,
             output: self.matrix(&[&attention.output])?,
             mixer_out_norm,
             feed_norm,
             gate_up: self.gate_up(feed)?,
+            activation: *activation,
             down: self.matrix(&[&feed.down])?,
             feed_out_norm,
             residual_scale: config.residual_scale,

@@ -8,7 +8,7 @@ mod common;
 use headrace_cuda::attention::{self, Entries, HeadWeights, Heads, Pages, Rotary, SeenKeys};
 use headrace_cuda::device::{Buffer, Device, DeviceError};
 use headrace_cuda::kernels::NAMES;
-use headrace_cuda::ops::{self, Finish, Matrix, Norm, Workspace, padded};
+use headrace_cuda::ops::{self, Finish, GateActivation, Matrix, Norm, Workspace, padded};
 
 struct Random(u64);
 
@@ -108,14 +108,14 @@ impl Dense {
         let weights = bf16s(device, &self.weights);
         let matrix = Matrix { weights, bias, features: self.features, inputs: self.inputs };
         let rows = bf16s(device, &self.rows[..count * self.inputs]);
-        let stride = if finish == Finish::Gate { self.features / 2 } else { self.features };
+        let stride = if finish.is_gate() { self.features / 2 } else { self.features };
         let out = match finish {
-            Finish::Gate => bf16s(device, &vec![POISON; count * stride]),
+            Finish::Gate(_) => bf16s(device, &vec![POISON; count * stride]),
             _ => floats(device, before),
         };
         ops::product(device, &workspace, &matrix, (rows, count), (out, stride), finish).unwrap();
         match finish {
-            Finish::Gate => read_bf16(device, out),
+            Finish::Gate(_) => read_bf16(device, out),
             _ => read(device, out),
         }
     }
@@ -178,16 +178,24 @@ fn a_product_is_added_or_gated() {
             .map(|(at, &before)| f64::from(before) + 0.75 * dense.value(at / features, at % features))
             .collect();
         close(&format!("{count} added"), &got, &want, 2e-5);
-        let got = dense.run(device, count, Finish::Gate, &[]);
         let half = features / 2;
-        let want: Vec<f64> = (0..count * half)
-            .map(|at| {
-                let (row, feature) = (at / half, at % half / 8 * 16 + at % 8);
-                let (gate, up) = (dense.value(row, feature), dense.value(row, feature + 8));
-                gate / (1.0 + (-gate).exp()) * up
-            })
-            .collect();
-        close(&format!("{count} gated"), &got, &want, 5e-3);
+        for activation in [GateActivation::Silu, GateActivation::GeluTanh] {
+            let got = dense.run(device, count, Finish::Gate(activation), &[]);
+            let activated = |gate: f64| match activation {
+                GateActivation::Silu => gate / (1.0 + (-gate).exp()),
+                GateActivation::GeluTanh => {
+                    let slope = std::f64::consts::FRAC_2_PI.sqrt();
+                    0.5 * gate * (1.0 + (slope * (gate + 0.044715 * gate.powi(3))).tanh())
+                }
+            };
+            let want: Vec<f64> = (0..count * half)
+                .map(|at| {
+                    let (row, feature) = (at / half, at % half / 8 * 16 + at % 8);
+                    activated(dense.value(row, feature)) * dense.value(row, feature + 8)
+                })
+                .collect();
+            close(&format!("{count} gated by {activation:?}"), &got, &want, 5e-3);
+        }
     }
 }
 
@@ -301,6 +309,7 @@ struct Cache {
     table: Vec<i32>,
     pages: Pages,
     window: Option<usize>,
+    cap: Option<f32>,
 }
 
 impl Cache {
@@ -310,7 +319,7 @@ impl Cache {
         random: &mut Random,
         heads: Heads,
         positions: usize,
-        window: Option<usize>,
+        (window, cap): (Option<usize>, Option<f32>),
     ) -> Cache {
         let Heads { kv_heads, head_dim, width, .. } = heads;
         let blocks = positions.div_ceil(16);
@@ -335,7 +344,7 @@ impl Cache {
             }
         }
         let pages = Pages { keys: bf16s(device, &key_pages), values: bf16s(device, &value_pages) };
-        Cache { heads, keys, values, table, pages, window }
+        Cache { heads, keys, values, table, pages, window, cap }
     }
 
     /// The first position that a query at `position` sees.
@@ -350,6 +359,7 @@ impl Cache {
         let first = self.first_seen(position);
         let scores: Vec<f64> = (first..=position)
             .map(|at| dot(query, &self.keys[at][kv..kv + head_dim]) / (head_dim as f64).sqrt())
+            .map(|score| self.cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh()))
             .collect();
         let most = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
         let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
@@ -404,7 +414,7 @@ impl Cache {
         let queries = bf16s(device, &wide);
         let scale = 1.0 / (head_dim as f32).sqrt();
         let tables = ints(device, &table);
-        let seen = SeenKeys { pages: &self.pages, tables, scale, window: self.window };
+        let seen = SeenKeys { pages: &self.pages, tables, scale, cap: self.cap, window: self.window };
         attention::attend(device, heads, &entries, (queries, &seen), partial, out).unwrap();
         let got = read_bf16(device, out);
         got.chunks(stride).flat_map(|row| row[..heads.heads * head_dim].to_vec()).collect()
@@ -417,25 +427,29 @@ fn attention_is_right_and_has_the_same_bits_in_entries_of_any_kind() {
     let device = &mut *device;
     let mut random = Random(4);
     let cases = [
-        ((1, 1, 6), 1, 1, None),
-        ((4, 2, 32), 17, 17, None),
-        ((8, 2, 64), 65, 3, None),
-        ((3, 3, 80), 256, 40, None),
-        ((8, 1, 128), 257, 30, None),
-        ((36, 2, 64), 700, 5, None),
-        ((2, 1, 96), 1030, 70, None),
+        ((1, 1, 6), 1, 1, (None, None)),
+        ((4, 2, 32), 17, 17, (None, None)),
+        ((8, 2, 64), 65, 3, (None, None)),
+        ((3, 3, 80), 256, 40, (None, None)),
+        ((8, 1, 128), 257, 30, (None, None)),
+        ((36, 2, 64), 700, 5, (None, None)),
+        ((2, 1, 96), 1030, 70, (None, None)),
         // Windows of one position, less than a block, between blocks, and more than a split.
-        ((2, 1, 32), 20, 20, Some(1)),
-        ((4, 4, 32), 90, 70, Some(7)),
-        ((4, 2, 64), 330, 80, Some(20)),
-        ((3, 1, 32), 529, 40, Some(256)),
-        ((2, 2, 32), 1030, 300, Some(300)),
+        ((2, 1, 32), 20, 20, (Some(1), None)),
+        ((4, 4, 32), 90, 70, (Some(7), None)),
+        ((4, 2, 64), 330, 80, (Some(20), None)),
+        ((3, 1, 32), 529, 40, (Some(256), None)),
+        ((2, 2, 32), 1030, 300, (Some(300), None)),
+        // Wide heads in two parts, and scores with a cap.
+        ((4, 2, 256), 70, 20, (None, None)),
+        ((2, 1, 200), 300, 5, (Some(50), Some(1.5))),
+        ((3, 1, 64), 80, 40, (None, Some(0.7))),
     ];
-    for ((query_heads, kv_heads, head_dim), positions, count, window) in cases {
+    for ((query_heads, kv_heads, head_dim), positions, count, options) in cases {
         let heads = Heads::new(query_heads, kv_heads, head_dim).unwrap();
-        let cache = Cache::new(device, &mut random, heads, positions, window);
+        let cache = Cache::new(device, &mut random, heads, positions, options);
         let queries = random.rounded(count * query_heads * head_dim);
-        let what = format!("{heads:?}, the last {count} of {positions}, window {window:?}");
+        let what = format!("{heads:?}, the last {count} of {positions}, window and cap {options:?}");
         let got = cache.run(device, &queries, count, false, 1);
         let want: Vec<f64> = (0..count * query_heads)
             .flat_map(|at| {
@@ -547,7 +561,7 @@ fn shapes_that_no_kernel_can_work_with_are_refused_by_name() {
     for (heads, kv_heads, head_dim, named) in [
         (4, 3, 64, "num_key_value_heads"),
         (0, 0, 64, "num_key_value_heads"),
-        (4, 4, 129, "head_dim"),
+        (4, 4, 258, "head_dim"),
         (4, 4, 7, "head_dim"),
     ] {
         refused(Heads::new(heads, kv_heads, head_dim).map(|_| ()), named);
@@ -561,10 +575,10 @@ fn shapes_that_no_kernel_can_work_with_are_refused_by_name() {
     refused(run(Matrix { inputs: 48, ..matrix }, 1, 64, Finish::Store), "inputs");
     refused(run(Matrix { inputs: 0, ..matrix }, 1, 64, Finish::Store), "inputs");
     refused(run(Matrix { features: 0, ..matrix }, 1, 64, Finish::Store), "features");
-    refused(run(Matrix { features: 56, ..matrix }, 1, 64, Finish::Gate), "features");
+    refused(run(Matrix { features: 56, ..matrix }, 1, 64, Finish::Gate(GateActivation::Silu)), "features");
     refused(run(matrix, 1, 63, Finish::Store), "stride");
     refused(run(Matrix { features: 200, ..matrix }, 1, 200, Finish::Store), "weights");
-    refused(run(matrix, 129, 64, Finish::Gate), "rows");
+    refused(run(matrix, 129, 64, Finish::Gate(GateActivation::Silu)), "rows");
     refused(run(matrix, 100, 64, Finish::Store), "output");
     refused(run(Matrix { bias: Some(buffer.part(0, 4).unwrap()), ..matrix }, 1, 64, Finish::Store), "biases");
     run(matrix, 0, 64, Finish::Store).unwrap();

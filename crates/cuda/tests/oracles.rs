@@ -22,11 +22,15 @@ const TOLERANCE: f64 = 0.04;
 /// A greedy choice may differ if the oracle's best two are closer than this share of the logits' size.
 const CLOSE: f32 = 0.05;
 
-/// Oracles that lose more: the CPU in bf16 is up to 0.057 from its exact mode in this one.
-const SENSITIVE: [(&str, f64); 1] = [("phi3-longrope", 0.055)];
+/// Oracles that lose more: the CPU in bf16 is up to 0.035 and 0.057 from its exact mode in them.
+const SENSITIVE: [(&str, f64); 2] = [("gemma2", 0.055), ("phi3-longrope", 0.055)];
 
 /// All oracles whose every part is computed here.
-const CHECKPOINTS: [&str; 21] = [
+const CHECKPOINTS: [&str; 25] = [
+    "gemma",
+    "gemma2",
+    "gemma3-cond",
+    "gemma3-text",
     "glm4",
     "granite",
     "llama-gqa-untied",

@@ -52,15 +52,17 @@ const LLAMA: Sizes = Sizes {
 
 /// The first model has grouped heads over more than one split of 256. The second has three query heads per key head,
 /// and padded heads and MLP. In the third, every query head has its own keys. All layers of the next ones have a window:
-/// of less than a block, and of more than a split. Of the last one, five of six layers have a window that ends within a
-/// block.
-const MODELS: [Sizes; 6] = [
+/// of less than a block, and of more than a split. Of the sixth, five of six layers have a window that ends within a
+/// block. The last two are Gemma 2 with wide heads and caps and a window in every other layer, and Gemma 3.
+const MODELS: [Sizes; 8] = [
     LLAMA,
     Sizes { class: "Qwen3ForCausalLM", hidden: 96, heads: 6, head_dim: 48, inner: 104, length: 150, ..LLAMA },
     Sizes { hidden: 64, heads: 2, head_dim: 32, inner: 64, length: 70, ..LLAMA },
     Sizes { window: Some(7), ..small("MistralForCausalLM", 130) },
     Sizes { window: Some(300), ..small("MistralForCausalLM", 620) },
     Sizes { window: Some(75), layers: 6, ..small("Olmo3ForCausalLM", 340) },
+    Sizes { window: Some(40), heads: 2, kv_heads: 1, head_dim: 256, ..small("Gemma2ForCausalLM", 110) },
+    Sizes { window: Some(33), layers: 6, kv_heads: 1, ..small("Gemma3ForCausalLM", 90) },
 ];
 
 const fn small(class: &'static str, length: usize) -> Sizes {
@@ -163,7 +165,12 @@ fn load_with_pages(
     let model = CudaModel::load(Box::new(device), checkpoint, options, &mut |_, _| ()).unwrap();
     let groups = model.shape().kv;
     let window = groups.groups().window();
-    let with_window = if sizes.layers > 5 { sizes.layers - 1 } else { sizes.layers };
+    let layers = |is_window: fn(usize) -> bool| (0..sizes.layers).filter(|&layer| is_window(layer)).count();
+    let with_window = match sizes.class {
+        "Gemma2ForCausalLM" => layers(|layer| layer % 2 == 0),
+        "MistralForCausalLM" => sizes.layers,
+        _ => layers(|layer| layer % 6 != 5),
+    };
     let bytes = window.block_count * window.bytes_per_block / with_window / 2;
     let memory = memory.lock().unwrap();
     let pages = memory.iter().filter(|buffer| window.is_used() && buffer.bytes == bytes);

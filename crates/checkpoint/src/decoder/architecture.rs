@@ -295,7 +295,7 @@ impl Architecture {
     }
 
     /// Whether every layer is attention over keys and values of its own, over every position or a window, and one gated
-    /// network with SiLU, one after the other, with RMSNorm.
+    /// network, one after the other, with RMSNorm.
     pub fn is_dense_attention(self) -> bool {
         matches!(
             self,
@@ -303,6 +303,9 @@ impl Architecture {
                 | Self::Qwen2
                 | Self::Qwen3
                 | Self::SmolLm3
+                | Self::Gemma
+                | Self::Gemma2
+                | Self::Gemma3
                 | Self::Mistral
                 | Self::Ministral3
                 | Self::Granite

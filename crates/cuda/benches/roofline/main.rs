@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use headrace_checkpoint::ModelConfig;
 use headrace_cuda::device::{Buffer, Device, Nvidia};
-use headrace_cuda::ops::{self, Finish, Matrix, Workspace};
+use headrace_cuda::ops::{self, Finish, GateActivation, Matrix, Workspace};
 use headrace_cuda::{CudaModel, LoadOptions};
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::{BLOCK_TOKENS, BlockTables};
@@ -71,7 +71,7 @@ fn products(device: &mut Nvidia, limits: &Limits) -> Result<(), Failure> {
     let shapes = [
         ("qkv", 6144, 4096, Finish::Store),
         ("output", 4096, 4096, Finish::Add(1.0)),
-        ("gate_up", 28_672, 4096, Finish::Gate),
+        ("gate_up", 28_672, 4096, Finish::Gate(GateActivation::Silu)),
         ("down", 4096, 14_336, Finish::Add(1.0)),
         ("head", 128_256, 4096, Finish::Store),
     ];
@@ -90,7 +90,7 @@ fn products(device: &mut Nvidia, limits: &Limits) -> Result<(), Failure> {
             let rows = random::fill(device, count * inputs * 2, 99)?;
             let out = device.allocate(count * features * 4)?;
             device.clear(out)?;
-            let stride = if finish == Finish::Gate { features / 2 } else { features };
+            let stride = if finish.is_gate() { features / 2 } else { features };
             let times = 2 * copies.max(if count > 256 { 2 } else { 10 });
             let run = |device: &mut dyn Device, times: usize| -> Result<(), _> {
                 (0..times).try_for_each(|at| {
