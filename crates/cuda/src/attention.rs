@@ -73,7 +73,7 @@ pub struct Pages {
 
 /// A rotary embedding, for all positions.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Rotary {
+pub struct RotaryTables {
     /// Cosines, `positions × rotated / 2`.
     pub cos: Buffer,
     /// Sines, `positions × rotated / 2`.
@@ -94,7 +94,7 @@ pub struct HeadWeights {
     /// Epsilon of the norms.
     pub eps: f32,
     /// `None` if heads are not rotated.
-    pub rotary: Option<Rotary>,
+    pub rotary: Option<RotaryTables>,
 }
 
 /// Splits `qkv` into heads. Queries are normalized and rotated into `queries`. Keys are normalized and rotated, and

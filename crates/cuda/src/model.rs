@@ -9,10 +9,10 @@ use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, Seq
 use headrace_kernels::pool::panic_message;
 use headrace_model::batch::Rows;
 
-use crate::attention::{self, HeadWeights, Heads, Pages, Rotary, SeenKeys};
+use crate::attention::{self, HeadWeights, Heads, Pages, RotaryTables, SeenKeys};
 use crate::device::{Buffer, Device, DeviceError, Recording};
 use crate::kernels::KERNEL_VERSION;
-use crate::ops::{self, Finish, Matrix, Norm, Workspace, padded};
+use crate::ops::{self, Finish, Matrix, NormWeights, Workspace, padded};
 use crate::scratch::Scratch;
 use crate::step::{Sections, Shape, Step, bucket, is_decode, passes, shape_of};
 use crate::weights::{HeadNorm, Layer, Weights};
@@ -52,14 +52,14 @@ struct Core {
     weights: Weights,
     /// Keys and values of each layer. Layers of one cache group have the same block ids.
     pages: Vec<Pages>,
-    rotaries: Vec<Rotary>,
+    rotaries: Vec<RotaryTables>,
     scratch: Scratch,
     workspace: Workspace,
     partial: Buffer,
 }
 
 type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
-type DeviceWeights = (Heads, Weights, Vec<Pages>, Vec<Rotary>);
+type DeviceWeights = (Heads, Weights, Vec<Pages>, Vec<RotaryTables>);
 
 impl CudaModel {
     pub(crate) fn new(
@@ -253,7 +253,7 @@ impl Core {
         };
         let Layer { mixer_norm, qkv, query_norm, key_norm, rotary, output, mixer_out_norm, .. } = layer;
         let Layer { feed_norm, gate_up, down, feed_out_norm, residual_scale, .. } = layer;
-        let half = Half { hidden, workspace, scratch, rows, factor: *residual_scale };
+        let half = LayerHalf { hidden, workspace, scratch, rows, factor: *residual_scale };
         half.input(device, *mixer_norm)?;
         let (normed, projected) = ((scratch.normed, rows), (scratch.projected, rows));
         ops::product(device, workspace, qkv, normed, (scratch.projected, qkv.features), Finish::Store)?;
@@ -314,7 +314,7 @@ impl Core {
 }
 
 /// The input and the output of one half of a layer: of attention, or of the feed-forward network.
-struct Half<'a> {
+struct LayerHalf<'a> {
     hidden: usize,
     workspace: &'a Workspace,
     scratch: &'a Scratch,
@@ -323,9 +323,9 @@ struct Half<'a> {
     factor: f32,
 }
 
-impl Half<'_> {
+impl LayerHalf<'_> {
     /// Leaves the half's input in `scratch.normed`: the stream, normalized if there is a norm.
-    fn input(&self, device: &mut dyn Device, norm: Option<Norm>) -> Result<(), DeviceError> {
+    fn input(&self, device: &mut dyn Device, norm: Option<NormWeights>) -> Result<(), DeviceError> {
         let (stream, out) = (self.scratch.stream, (self.scratch.normed, self.rows));
         match norm {
             Some(norm) => ops::rms_norm(device, (stream, None), norm, out, self.hidden),
@@ -339,9 +339,9 @@ impl Half<'_> {
         device: &mut dyn Device,
         projection: &Matrix,
         from: Buffer,
-        norm: Option<Norm>,
+        norm: Option<NormWeights>,
     ) -> Result<(), DeviceError> {
-        let Half { hidden, workspace, scratch, rows, factor } = *self;
+        let LayerHalf { hidden, workspace, scratch, rows, factor } = *self;
         let (input, stream) = ((from, rows), (scratch.stream, hidden));
         let Some(norm) = norm else {
             return ops::product(device, workspace, projection, input, stream, Finish::Add(factor));

@@ -202,7 +202,7 @@ pub fn embed(
 
 /// The weight of a root-mean-square norm, and its epsilon.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Norm {
+pub struct NormWeights {
     /// One f32 factor for each element.
     pub weight: Buffer,
     /// Added to the mean square.
@@ -217,7 +217,7 @@ pub struct Norm {
 pub fn rms_norm(
     device: &mut dyn Device,
     (stream, rows): (Buffer, Option<Buffer>),
-    norm: Norm,
+    norm: NormWeights,
     (out, count): (Buffer, usize),
     hidden: usize,
 ) -> Result<(), DeviceError> {
@@ -241,7 +241,7 @@ pub fn rms_norm(
 pub fn rms_norm_add(
     device: &mut dyn Device,
     x: Buffer,
-    norm: Norm,
+    norm: NormWeights,
     (stream, count): (Buffer, usize),
     hidden: usize,
     factor: f32,
@@ -268,7 +268,7 @@ pub fn rms_norm_columns(
     (rows, count): (Buffer, usize),
     stride: usize,
     (first, width): (usize, usize),
-    norm: Norm,
+    norm: NormWeights,
 ) -> Result<(), DeviceError> {
     at_least("weight of a norm", norm.weight, width * 4)?;
     at_least("rows of a norm", rows, count * stride * 4)?;

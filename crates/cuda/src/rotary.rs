@@ -4,7 +4,7 @@ use headrace_checkpoint::decoder::QueryGrowth;
 use headrace_kernels::math;
 use headrace_model::rope;
 
-use crate::attention::Rotary;
+use crate::attention::RotaryTables;
 use crate::device::{Buffer, Device, DeviceError};
 use crate::plan::DecoderPlan;
 
@@ -21,7 +21,7 @@ pub(crate) fn upload(
     device: &mut dyn Device,
     plan: &DecoderPlan<'_>,
     positions: usize,
-) -> Result<Vec<Rotary>, DeviceError> {
+) -> Result<Vec<RotaryTables>, DeviceError> {
     let mut tables = Vec::with_capacity(plan.config.rotary.len());
     for table in rope::tables(plan.config, positions) {
         tables.push((floats(device, &table.cos)?, floats(device, &table.sin)?, 2 * table.half));
@@ -36,7 +36,7 @@ pub(crate) fn upload(
             Some(growth) => Some(floats(device, &growths(growth, positions))?),
             None => None,
         };
-        rotaries.push(Rotary { cos, sin, rotated, growth });
+        rotaries.push(RotaryTables { cos, sin, rotated, growth });
     }
     Ok(rotaries)
 }

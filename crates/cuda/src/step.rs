@@ -41,7 +41,7 @@ impl GroupShape {
 }
 
 /// The start of each section, in words.
-struct Begins {
+struct SectionBegins {
     few: usize,
     many: usize,
     tokens: usize,
@@ -68,7 +68,7 @@ impl Shape {
         Shape { full: group(layout.groups().full()), window: group(layout.groups().window()), ..self }
     }
 
-    fn begins(&self) -> Begins {
+    fn begins(&self) -> SectionBegins {
         let mut end = 0;
         let mut next = |words: usize| {
             let begin = end;
@@ -76,7 +76,7 @@ impl Shape {
             end += words.next_multiple_of(4);
             begin
         };
-        Begins {
+        SectionBegins {
             few: next(self.few * ENTRY_WORDS),
             many: next(self.many * ENTRY_WORDS),
             tokens: next(self.rows),
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(shape, Shape { rows: 21, wanted: 1, few: 1, many: 2, splits: 2, full, window });
         let mut step = Step::default();
         step.fill(&batch, &rows, &heads, &LAYOUT, &shape);
-        let Begins { few, many, tokens, full_slots: slots, wanted, full_table: table, end, .. } =
+        let SectionBegins { few, many, tokens, full_slots: slots, wanted, full_table: table, end, .. } =
             shape.begins();
         let words = &step.words;
         assert_eq!(words[few..few + 5], [0, 0, 4, 300, 0]);
@@ -366,7 +366,8 @@ mod tests {
             assert_eq!((shape.full, shape.window), (if has_full { used } else { unused }, used));
             let mut step = Step::default();
             step.fill(&batch, &rows, &heads, &layout, &shape);
-            let Begins { few, full_slots, window_slots, full_table, window_table, .. } = shape.begins();
+            let SectionBegins { few, full_slots, window_slots, full_table, window_table, .. } =
+                shape.begins();
             let words = &step.words;
             assert_eq!(words[few + 8..few + 13], [2, 0, 4, 50, 4]);
             assert_eq!(words[window_slots..window_slots + 2], [3 * 16 + 2, 3 * 16 + 3]);

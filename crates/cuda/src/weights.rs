@@ -13,7 +13,7 @@ use headrace_model::pick::picked;
 
 use crate::device::{Buffer, Device, DeviceError, Upload};
 use crate::error::LoadError;
-use crate::ops::{GateActivation, Matrix, Norm, padded};
+use crate::ops::{GateActivation, Matrix, NormWeights, padded};
 use crate::plan::{DecoderPlan, LayerPlan};
 
 /// Bytes that a thread prepares before it uploads them.
@@ -60,14 +60,14 @@ pub(crate) struct Weights {
     pub(crate) logit_scale: f32,
     /// Cap of the logits, after the factor.
     pub(crate) logit_cap: Option<f32>,
-    pub(crate) final_norm: Norm,
+    pub(crate) final_norm: NormWeights,
     pub(crate) layers: Vec<Layer>,
 }
 
 /// One decoder layer.
 pub(crate) struct Layer {
     /// `None` if attention reads the stream as it is.
-    pub(crate) mixer_norm: Option<Norm>,
+    pub(crate) mixer_norm: Option<NormWeights>,
     pub(crate) qkv: Matrix,
     pub(crate) query_norm: Option<HeadNorm>,
     pub(crate) key_norm: Option<HeadNorm>,
@@ -80,15 +80,15 @@ pub(crate) struct Layer {
     /// The window of the layer. `None` if it keeps every position.
     pub(crate) window: Option<usize>,
     pub(crate) output: Matrix,
-    pub(crate) mixer_out_norm: Option<Norm>,
+    pub(crate) mixer_out_norm: Option<NormWeights>,
     /// `None` if the feed-forward network reads the stream as it is.
-    pub(crate) feed_norm: Option<Norm>,
+    pub(crate) feed_norm: Option<NormWeights>,
     /// Gate and up rows, alternating in groups of eight, so that one thread of the product has both. Each has a
     /// [`padded`] number of rows.
     pub(crate) gate_up: Matrix,
     pub(crate) activation: GateActivation,
     pub(crate) down: Matrix,
-    pub(crate) feed_out_norm: Option<Norm>,
+    pub(crate) feed_out_norm: Option<NormWeights>,
     /// Factor on the outputs of both halves.
     pub(crate) residual_scale: f32,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Layer {
 /// A norm over query or key heads.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadNorm {
-    pub(crate) norm: Norm,
+    pub(crate) norm: NormWeights,
     /// Whether the statistics are those of all heads together.
     pub(crate) is_whole: bool,
 }
@@ -298,13 +298,13 @@ impl Planner<'_> {
     }
 
     /// Plans a norm, which [`DecoderPlan::of`] checked.
-    fn norm(&mut self, config: &NormConfig) -> Result<Norm, LoadError> {
+    fn norm(&mut self, config: &NormConfig) -> Result<NormWeights, LoadError> {
         let weight = self.allocate(config.width * 4)?;
         if let Some(source) = &config.weight {
             let layout = if config.plus_one { UploadLayout::FloatsPlusOne } else { UploadLayout::Floats };
             self.job(source, (config.width, 1), weight, layout);
         }
-        Ok(Norm { weight, eps: config.eps })
+        Ok(NormWeights { weight, eps: config.eps })
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Buffer, DeviceError> {

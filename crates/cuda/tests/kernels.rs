@@ -5,10 +5,10 @@
 
 mod common;
 
-use headrace_cuda::attention::{self, Entries, HeadWeights, Heads, Pages, Rotary, SeenKeys};
+use headrace_cuda::attention::{self, Entries, HeadWeights, Heads, Pages, RotaryTables, SeenKeys};
 use headrace_cuda::device::{Buffer, Device, DeviceError};
 use headrace_cuda::kernels::NAMES;
-use headrace_cuda::ops::{self, Finish, GateActivation, Matrix, Norm, Workspace, padded};
+use headrace_cuda::ops::{self, Finish, GateActivation, Matrix, NormWeights, Workspace, padded};
 
 struct Random(u64);
 
@@ -215,7 +215,7 @@ fn embeddings_and_norms() {
         let want: Vec<f32> = rows.map(|value| value * 0.5).collect();
         assert_eq!(bits(&read(device, stream)), bits(&want), "{hidden}");
         let weight = random.floats(hidden);
-        let norm = Norm { weight: floats(device, &weight), eps: 1e-5 };
+        let norm = NormWeights { weight: floats(device, &weight), eps: 1e-5 };
         for rows in [None, Some([2, 1])] {
             let chosen = rows.map(|rows| ints(device, &rows));
             let rows = rows.map_or(vec![0, 1, 2, 3], |rows| rows.map(|row| row as usize).to_vec());
@@ -260,7 +260,7 @@ fn norms_are_added_to_the_stream_or_replace_columns() {
     for hidden in [1, 31, 64, 300, 1031] {
         let (count, before) = (3, 7);
         let weight = random.floats(hidden);
-        let norm = Norm { weight: floats(device, &weight), eps: 1e-5 };
+        let norm = NormWeights { weight: floats(device, &weight), eps: 1e-5 };
         let (x, stream) = (random.floats(count * hidden), random.floats(count * hidden));
         let (input, sums) = (floats(device, &x), floats(device, &stream));
         ops::rms_norm_add(device, input, norm, (sums, count), hidden, 0.25).unwrap();
@@ -486,7 +486,7 @@ fn heads_are_normalized_rotated_and_written_to_their_pages() {
         let norms = [random.floats(head_dim), random.floats(head_dim)];
         let on_device = |device: &mut dyn Device, values: &[f32]| normed.then(|| floats(device, values));
         let growth = random.floats(10);
-        let rotary = (rotated > 0).then(|| Rotary {
+        let rotary = (rotated > 0).then(|| RotaryTables {
             cos: floats(device, &cos),
             sin: floats(device, &sin),
             rotated,
