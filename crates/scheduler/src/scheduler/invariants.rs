@@ -19,7 +19,7 @@ const STATES: usize = GROUPS - 1;
 
 /// The holders of one block.
 #[derive(Clone, Copy, Default)]
-struct Holders {
+struct BlockHolders {
     count: u32,
     /// The sequence that was counted last, and the one that was counted first, with the index in its table.
     last: Option<SeqId>,
@@ -30,7 +30,7 @@ struct Holders {
 
 /// The list that names a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Listed {
+enum ListedState {
     #[default]
     Nowhere,
     Queued,
@@ -61,10 +61,10 @@ struct TenantTotals {
 }
 
 /// What all sequences add up to. Each is looked at once.
-struct Totals {
-    holders: PerGroup<Vec<Holders>>,
+struct SequenceTotals {
+    holders: PerGroup<Vec<BlockHolders>>,
     /// By slot.
-    listed: Vec<Listed>,
+    listed: Vec<ListedState>,
     promised: PerGroup<usize>,
     tenants: TenantTable,
     sequences: usize,
@@ -84,9 +84,9 @@ impl Scheduler {
     /// # Errors
     /// Describes the first disagreement.
     pub fn check_invariants(&self) -> Result<(), String> {
-        let mut totals = Totals {
-            holders: self.prefixes.groups().pools().map(|pool| vec![Holders::default(); pool.total()]),
-            listed: vec![Listed::Nowhere; self.sequences.slots()],
+        let mut totals = SequenceTotals {
+            holders: self.prefixes.groups().pools().map(|pool| vec![BlockHolders::default(); pool.total()]),
+            listed: vec![ListedState::Nowhere; self.sequences.slots()],
             promised: PerGroup::repeat(0),
             tenants: TenantTable(Vec::new()),
             sequences: 0,
@@ -114,29 +114,34 @@ impl Scheduler {
     }
 
     /// Checks that each listed sequence lives and is listed once. Returns the number of queued ones.
-    fn check_lists(&self, totals: &mut Totals) -> Result<usize, String> {
+    fn check_lists(&self, totals: &mut SequenceTotals) -> Result<usize, String> {
         let mut queued = 0;
         self.tenants.audit(|id, tenant, class| {
             let sequence = self.sequences.get(id).ok_or_else(|| format!("{id:?} is queued and gone"))?;
             ensure!(sequence.tenant == tenant && sequence.class == class, "{id:?} is in another's queue");
-            let before = list(&mut totals.listed, id, Listed::Queued);
-            ensure!(before == Listed::Nowhere, "a sequence is queued twice");
+            let before = list(&mut totals.listed, id, ListedState::Queued);
+            ensure!(before == ListedState::Nowhere, "a sequence is queued twice");
             queued += 1;
             Ok(())
         })?;
         let running = self.running.audit();
         for &id in running {
             ensure!(self.sequences.get(id).is_some(), "{id:?} runs and is gone");
-            let before = list(&mut totals.listed, id, Listed::Running);
-            ensure!(before != Listed::Running, "a sequence runs twice");
-            ensure!(before == Listed::Nowhere, "{id:?} wrongly queued or not");
+            let before = list(&mut totals.listed, id, ListedState::Running);
+            ensure!(before != ListedState::Running, "a sequence runs twice");
+            ensure!(before == ListedState::Nowhere, "{id:?} wrongly queued or not");
         }
         ensure!(running.len() <= self.config.max_running, "{} run", running.len());
         Ok(queued)
     }
 
     /// Checks the blocks that a sequence holds and is promised.
-    fn check_blocks(&self, id: SeqId, sequence: &Sequence, totals: &mut Totals) -> Result<(), String> {
+    fn check_blocks(
+        &self,
+        id: SeqId,
+        sequence: &Sequence,
+        totals: &mut SequenceTotals,
+    ) -> Result<(), String> {
         for (all, own) in totals.promised.iter_mut().zip(sequence.promised.iter()) {
             *all += own;
         }
@@ -175,7 +180,7 @@ impl Scheduler {
         (id, sequence): (SeqId, &Sequence),
         group: usize,
         (held, freed): (&[u32], usize),
-        totals: &mut Totals,
+        totals: &mut SequenceTotals,
     ) -> Result<(), String> {
         let block_tokens = self.layout().block_tokens();
         let Some(holders) = totals.holders.iter_mut().nth(group) else { return Ok(()) };
@@ -216,12 +221,12 @@ impl Scheduler {
     }
 
     /// Checks that a sequence is in exactly the list that its state names.
-    fn check_state(&self, id: SeqId, sequence: &Sequence, totals: &mut Totals) -> Result<(), String> {
+    fn check_state(&self, id: SeqId, sequence: &Sequence, totals: &mut SequenceTotals) -> Result<(), String> {
         let state = sequence.state;
         totals.sequences += 1;
         let at = totals.listed.get(id.slot()).copied().unwrap_or_default();
-        ensure!((at == Listed::Running) == (state == State::Running), "{id:?} wrongly runs or does not");
-        ensure!((at == Listed::Queued) == (state == State::Waiting), "{id:?} wrongly queued or not");
+        ensure!((at == ListedState::Running) == (state == State::Running), "{id:?} wrongly runs or does not");
+        ensure!((at == ListedState::Queued) == (state == State::Waiting), "{id:?} wrongly queued or not");
         if let State::Deferred(leader) = state {
             totals.deferred += 1;
             totals.deferred_idle += usize::from(sequence.is_idle_work());
@@ -241,11 +246,11 @@ impl Scheduler {
     }
 
     /// Checks each group's pool, and that its pinned blocks are counted for their tenants and within the limits.
-    fn check_pools(&self, totals: &mut Totals) -> Result<(), String> {
+    fn check_pools(&self, totals: &mut SequenceTotals) -> Result<(), String> {
         for chunk in &self.plan.chunks {
             count_slot(&mut totals.holders, chunk.copy.map(|copy| copy.slot))?;
         }
-        let Totals { holders, tenants, .. } = totals;
+        let SequenceTotals { holders, tenants, .. } = totals;
         let pools = self.prefixes.groups().pools();
         for (group, (pool, holders)) in pools.iter().zip(holders.iter_mut()).enumerate() {
             check_pool((group, pool), holders, tenants)?;
@@ -271,7 +276,7 @@ impl Scheduler {
     }
 
     /// Checks that waiting and paused sequences are counted, and that paused ones earn no share.
-    fn check_counts(&self, totals: &Totals, queued: usize) -> Result<(), String> {
+    fn check_counts(&self, totals: &SequenceTotals, queued: usize) -> Result<(), String> {
         let found = (totals.deferred, totals.deferred_idle, totals.deadlines);
         let counted = self.waiting.audit();
         ensure!(found == counted, "{found:?} deferred, of them idle, and deadlines, {counted:?} counted");
@@ -312,7 +317,7 @@ impl Scheduler {
 }
 
 /// Checks that a paused sequence announces nothing, and counts what a sequence earns its tenant.
-fn check_share(id: SeqId, sequence: &Sequence, totals: &mut Totals) -> Result<(), String> {
+fn check_share(id: SeqId, sequence: &Sequence, totals: &mut SequenceTotals) -> Result<(), String> {
     let runs = sequence.state == State::Running;
     let is_parked = sequence.state == State::Parked;
     if sequence.paused {
@@ -332,7 +337,7 @@ fn check_share(id: SeqId, sequence: &Sequence, totals: &mut Totals) -> Result<()
 }
 
 /// Counts a holder of a slot of the states.
-fn count_slot(holders: &mut PerGroup<Vec<Holders>>, slot: Option<u32>) -> Result<(), String> {
+fn count_slot(holders: &mut PerGroup<Vec<BlockHolders>>, slot: Option<u32>) -> Result<(), String> {
     let Some(slot) = slot else { return Ok(()) };
     let of = holders.each_mut().2.get_mut(slot as usize);
     of.ok_or_else(|| format!("slot {slot} is held, which is not one"))?.count += 1;
@@ -340,15 +345,15 @@ fn count_slot(holders: &mut PerGroup<Vec<Holders>>, slot: Option<u32>) -> Result
 }
 
 /// Records the list of a living sequence. Returns the list recorded before.
-fn list(listed: &mut [Listed], id: SeqId, at: Listed) -> Listed {
-    listed.get_mut(id.slot()).map_or(Listed::Nowhere, |entry| std::mem::replace(entry, at))
+fn list(listed: &mut [ListedState], id: SeqId, at: ListedState) -> ListedState {
+    listed.get_mut(id.slot()).map_or(ListedState::Nowhere, |entry| std::mem::replace(entry, at))
 }
 
 /// Checks that the blocks of a pool are conserved: each has as many holders as its count says, or is in a free list
 /// once. Counts pinned blocks for their tenants.
 fn check_pool(
     (group, pool): (usize, &BlockPool),
-    holders: &mut [Holders],
+    holders: &mut [BlockHolders],
     tenants: &mut TenantTable,
 ) -> Result<(), String> {
     let blocks = pool.audit();
@@ -361,7 +366,7 @@ fn check_pool(
     ensure!(free == pool.free(), "{free} free listed, {} counted", pool.free());
     let (mut cached, mut free_cached) = (0, 0);
     for ((id, block), holders) in (0_u32..).zip(blocks).zip(holders.iter()) {
-        let Holders { count: held, is_listed, .. } = *holders;
+        let BlockHolders { count: held, is_listed, .. } = *holders;
         ensure!(block.refs == held, "block {id}: {} references, {held} holders", block.refs);
         ensure!(is_listed == (held == 0), "block {id}: {held} holders, wrongly listed");
         cached += usize::from(block.cached.is_some());
