@@ -34,7 +34,7 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
             "headrace" => &["--test", "gateways"],
             _ => &["--test", "journal", "--test", "identity"],
         };
-        let arguments = [&["test", "--release", "-p", package], tests, &["--", "--ignored"]].concat();
+        let arguments = [&["test", "--release", "-p", package], tests].concat();
         place.cargo(&arguments, &[(VARIABLE, folders.as_str())])?;
     }
     match (debians().is_empty(), newer) {

@@ -32,6 +32,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("gateway", "Defaults and bounds of a call"),
     ("wire", "Bounds on the content of one request"),
     ("responses", "OpenAI's Responses API"),
+    ("storage", "Place of keys and ledger"),
     ("objects", "Objects that clients store, and their retention"),
     ("traces", "Bounds on stored traces"),
     ("first_start", "Initial content of an empty data directory"),

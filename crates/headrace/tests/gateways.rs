@@ -1,5 +1,6 @@
 //! Three gateways over one PostgreSQL database: one balance, one set of keys, kills of gateways and of the database. One
-//! suite for every installed version of PostgreSQL. `HEADRACE_ROUNDS=1000` asks for more rounds, `HEADRACE_KILLS=100` for
+//! suite for each version of PostgreSQL that `HEADRACE_POSTGRES_BIN` names, as the step `postgres` of the test command
+//! does. `HEADRACE_ROUNDS=1000` asks for more rounds, `HEADRACE_KILLS=100` for
 //! more kills.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -47,7 +48,6 @@ fn gateway(root: &Path, name: &str, database: &str, key: &str, prices: bool) -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answered() {
     for bin in versions() {
         println!("{}", bin.display());
@@ -88,7 +88,13 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
 
         // A key that one gateway makes works at another one, and ends there when it is revoked.
         let made: Value = serde_json::from_str(&gateways[0].ok(&[
-            "keys", "create", "--name", "other", "--project", "default", "--json",
+            "keys",
+            "create",
+            "--name",
+            "other",
+            "--project",
+            "default",
+            "--json",
         ]))
         .unwrap();
         let (id, secret) = (made["key"]["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
@@ -132,7 +138,8 @@ async fn ask(http: reqwest::Client, url: String, seen: Arc<Seen>) {
     let body = question(json!({ "max_tokens": 2 })).to_string();
     while !seen.stop.load(Ordering::SeqCst) {
         let call = http.post(format!("{url}/v1/chat/completions")).bearer_auth(KEY);
-        let call = call.header("content-type", "application/json").body(body.clone()).timeout(common::PATIENCE);
+        let call =
+            call.header("content-type", "application/json").body(body.clone()).timeout(common::PATIENCE);
         let asked = Instant::now();
         match call.send().await {
             Ok(answer) if answer.status() == 200 => {
@@ -156,7 +163,6 @@ async fn ask(http: reqwest::Client, url: String, seen: Arc<Seen>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 async fn kills_of_gateways_and_of_the_database_lose_nothing_and_sell_nothing_twice() {
     for bin in versions() {
         println!("{}", bin.display());

@@ -20,6 +20,7 @@ use crate::{
 
 mod ends;
 mod records;
+mod refresh;
 
 pub use ends::KeyEnd;
 use records::{Entries, Records, may_have};
@@ -360,39 +361,9 @@ impl Directory {
         Ok(self.store.conclude(row, not_done)?)
     }
 
-    /// Loads all records again if another process changed the store. Returns whether it did. Call it regularly if
-    /// several processes share the store. Blocks.
-    ///
-    /// # Errors
-    /// [`IdentityError::Store`] if the store fails. The records stay as they were.
-    pub fn refresh(&self) -> Result<bool, IdentityError> {
-        let Some(changes) = self.store.changes()? else { return Ok(false) };
-        if changes == self.changes_seen.load(Relaxed) {
-            return Ok(false);
-        }
-        let waiting = self.waiting.lock();
-        let mut stored = self.store.load_all()?;
-        stored.noted.extend(waiting.iter().cloned());
-        let fresh = Records::of(stored)?;
-        let entries = Entries::of(&fresh)?;
-        let mut records = self.records.write();
-        *records = fresh;
-        self.entries.replace(&entries);
-        drop(records);
-        // Calls in flight check their keys again.
-        self.revocations.fetch_add(1, Release);
-        self.changes_seen.store(changes, Relaxed);
-        Ok(true)
-    }
-
     /// Why the store cannot be written now. `None` if it can.
     pub fn failing(&self) -> Option<String> {
         self.store.failing()
-    }
-
-    /// Number of revocations in force that are not yet written to their keys.
-    pub fn revocations_waiting(&self) -> usize {
-        self.waiting_count.load(Relaxed)
     }
 
     /// Creates an organisation without a residency pin: its calls may be processed anywhere.

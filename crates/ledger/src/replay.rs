@@ -6,7 +6,6 @@ use crate::record::decode_row;
 use crate::snapshot;
 use crate::state::LedgerState;
 use crate::transaction::Transaction;
-use crate::turns::SharedJournal;
 
 /// The part of a journal that is read when a ledger opens.
 pub(crate) trait StoredRows {
@@ -24,16 +23,6 @@ impl StoredRows for dyn Journal + '_ {
 
     fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
         Journal::rows_after(self, sequence, limit)
-    }
-}
-
-impl StoredRows for dyn SharedJournal + '_ {
-    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
-        SharedJournal::snapshot_before(self, sequence)
-    }
-
-    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
-        SharedJournal::rows_after(self, sequence, limit)
     }
 }
 

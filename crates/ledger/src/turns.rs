@@ -20,10 +20,12 @@ mod journal;
 mod ledger;
 mod memory;
 mod reply;
+mod shared;
 mod writer;
 
 pub use admin::SharedLedgerAdmin;
 pub use journal::{GatewayPresence, SharedJournal, StartedTurn, TurnStamp};
-pub use ledger::{SharedLedger, SharedLedgerOptions, TurnHand};
+pub use ledger::{SharedLedger, TurnHand};
 pub use memory::{CommitFault, MemorySharedJournal};
+pub use shared::SharedLedgerOptions;
 pub use writer::TurnOutcome;

@@ -67,7 +67,7 @@ struct Gateway {
     settling: Vec<(u128, i64, PendingBatch)>,
 }
 
-/// What callers were told, to be compared with the journal at the end.
+/// The verdicts that callers received, to be compared with the journal at the end.
 #[derive(Default)]
 struct Told {
     held: BTreeMap<u128, i64>,
@@ -206,7 +206,7 @@ impl World {
         self.listen(index);
     }
 
-    /// Ends a gateway like a crash. Nobody learns what it was told.
+    /// Ends a gateway like a crash. The verdicts of its callers are lost.
     fn kill(&mut self, index: usize) {
         let gateway = self.gateways[index].take().unwrap();
         let asked = gateway.holding.iter().map(|(id, ..)| *id);

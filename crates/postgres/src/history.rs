@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Error};
 
 use crate::journal::{row_of, rows_after, snapshot_of};
 use crate::schema::journal_error;
-use crate::session::Session;
+use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
 
 /// Rows read at a time.
@@ -34,7 +34,7 @@ impl PostgresJournalHistory {
 
 impl JournalHistory for PostgresJournalHistory {
     fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
-        let mut session = Session::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let mut session = DatabaseSession::new(Arc::clone(&self.url)).map_err(journal_error)?;
         let mut after = i64::try_from(after).unwrap_or(i64::MAX);
         loop {
             let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, PAGE_ROWS).await);
@@ -50,7 +50,7 @@ impl JournalHistory for PostgresJournalHistory {
     }
 
     fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
-        let mut session = Session::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let mut session = DatabaseSession::new(Arc::clone(&self.url)).map_err(journal_error)?;
         let (after, limit) =
             (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, limit).await);
@@ -58,7 +58,7 @@ impl JournalHistory for PostgresJournalHistory {
     }
 
     fn verify(&self) -> Result<VerifyReport, JournalError> {
-        let mut session = Session::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let mut session = DatabaseSession::new(Arc::clone(&self.url)).map_err(journal_error)?;
         let snapshots = "SELECT sequence, format_version, row_checksum, checksum, payload FROM headrace.snapshot \
                          ORDER BY sequence";
         let (head, kept) = session

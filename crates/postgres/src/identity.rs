@@ -14,7 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use crate::schema;
-use crate::session::{Session, SessionFault};
+use crate::session::{DatabaseSession, SessionFault};
 use crate::url::PostgresUrl;
 
 mod operators;
@@ -39,7 +39,7 @@ type Value<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Identities in a database. Calls may come from any thread, and block until the database has answered.
 pub struct PostgresKeyStore {
-    session: Mutex<Session>,
+    session: Mutex<DatabaseSession>,
     /// The last error of a write. `None` after a successful one.
     failing: Mutex<Option<String>>,
 }
@@ -62,7 +62,7 @@ impl PostgresKeyStore {
     /// reached.
     pub fn open(url: Arc<PostgresUrl>) -> Result<Self, StoreError> {
         let unavailable = |why: String| StoreError::Unavailable { doing: "opening", why };
-        let mut session = Session::new(url).map_err(|fault| unavailable(fault.why()))?;
+        let mut session = DatabaseSession::new(url).map_err(|fault| unavailable(fault.why()))?;
         schema::ensure(&mut session).map_err(|error| match error {
             headrace_ledger::JournalError::NewerFormat { found, known, .. } => {
                 StoreError::Newer { found: i64::from(found), known: i64::from(known) }
@@ -257,7 +257,7 @@ impl KeyStore for PostgresKeyStore {
     }
 
     fn probe(&self) -> Result<(), StoreError> {
-        // A change that changes nothing, so that nobody loads identities again.
+        // A change that changes nothing, so that no gateway loads identities again.
         let tried = locked(&self.session).run(LIMIT, async |client| {
             client.batch_execute("UPDATE headrace.schema_version SET version = version").await
         });

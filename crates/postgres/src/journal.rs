@@ -1,4 +1,4 @@
-//! The journal that several gateways append to, as tables. Whoever locks the row `headrace.head` has the turn. Knows the
+//! The journal that several gateways append to, as tables. A turn locks the row `headrace.head`. Knows the
 //! shape of rows, not the meaning of their payloads.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
 use crate::schema::{self, journal_error};
-use crate::session::Session;
+use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
 
 /// How long the statements of a turn may take, with the wait for the lock.
@@ -46,7 +46,7 @@ const LEAVE: &str = "UPDATE headrace.gateway SET state = 'left' WHERE owner = $1
 
 /// A handle to the shared journal of a database, for one thread.
 pub struct PostgresJournal {
-    session: Session,
+    session: DatabaseSession,
     /// Whether the tables were found by the current program.
     is_checked: bool,
     /// Receives the duration of each commit.
@@ -65,7 +65,7 @@ impl PostgresJournal {
     /// # Errors
     /// Returns an error if this thread cannot have a runtime.
     pub fn new(url: Arc<PostgresUrl>) -> Result<Self, JournalError> {
-        let session = Session::new(url).map_err(journal_error)?;
+        let session = DatabaseSession::new(url).map_err(journal_error)?;
         Ok(Self { session, is_checked: false, timed: None })
     }
 
@@ -319,7 +319,7 @@ impl SharedJournal for PostgresJournal {
 
 /// Renews a gateway's presence on a connection of its own.
 pub struct PostgresPresence {
-    session: Session,
+    session: DatabaseSession,
 }
 
 impl std::fmt::Debug for PostgresPresence {
@@ -334,7 +334,7 @@ impl PostgresPresence {
     /// # Errors
     /// Returns an error if this thread cannot have a runtime.
     pub fn new(url: Arc<PostgresUrl>) -> Result<Self, JournalError> {
-        Ok(Self { session: Session::new(url).map_err(journal_error)? })
+        Ok(Self { session: DatabaseSession::new(url).map_err(journal_error)? })
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use headrace_ledger::JournalError;
 
-use crate::session::{Session, SessionFault};
+use crate::session::{DatabaseSession, SessionFault};
 
 /// The version of the tables that this program knows.
 pub(crate) const SCHEMA_VERSION: i32 = 1;
@@ -139,7 +139,7 @@ const LOCK: i64 = 0x4852_6c67;
 /// # Errors
 /// [`JournalError::NewerFormat`] for the tables of a newer program. Another error if the database cannot be reached, or
 /// this user may not make tables.
-pub(crate) fn ensure(session: &mut Session) -> Result<(), JournalError> {
+pub(crate) fn ensure(session: &mut DatabaseSession) -> Result<(), JournalError> {
     let found = session.run(LIMIT, async |client| {
         client.batch_execute(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})")).await?;
         let exists = client.query_typed_one("SELECT to_regclass('headrace.schema_version') IS NOT NULL", &[]);

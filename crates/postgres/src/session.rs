@@ -1,5 +1,5 @@
 //! One connection to the database, used by one thread that waits for each answer. A statement has a deadline; a
-//! connection that missed it is closed, because nobody knows what it still does.
+//! connection that missed it is closed, because what it still does is not known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::url::{PostgresUrl, TlsMode};
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
 /// A connection, which is opened when it is needed.
-pub(crate) struct Session {
+pub(crate) struct DatabaseSession {
     url: Arc<PostgresUrl>,
     runtime: Runtime,
     client: Option<Client>,
@@ -46,7 +46,7 @@ impl SessionFault {
     }
 }
 
-impl Session {
+impl DatabaseSession {
     /// Prepares a connection. It is not opened yet.
     pub(crate) fn new(url: Arc<PostgresUrl>) -> Result<Self, SessionFault> {
         let runtime = Builder::new_current_thread().enable_all().build();
@@ -73,7 +73,7 @@ impl Session {
         self.run_open(limit, statements)
     }
 
-    /// Like [`Session::run`], but never opens a connection: for statements that continue a transaction.
+    /// Like [`DatabaseSession::run`], but never opens a connection: for statements that continue a transaction.
     pub(crate) fn run_open<T: Send>(
         &mut self,
         limit: Duration,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use headrace_identity::StoreError;
 
 use crate::schema;
-use crate::session::Session;
+use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
 
 /// How long another program may take to make the first keys.
@@ -16,7 +16,7 @@ const LOCK: i64 = 0x4852_7375;
 
 /// A lock on the first setup of a database. Dropping it ends its connection, and with it the lock.
 pub struct SetupLock {
-    _session: Session,
+    _session: DatabaseSession,
 }
 
 impl std::fmt::Debug for SetupLock {
@@ -32,7 +32,7 @@ impl SetupLock {
     /// Returns an error if the database cannot be reached, or another program keeps the lock.
     pub fn acquire(url: Arc<PostgresUrl>) -> Result<Self, StoreError> {
         let unavailable = |why: String| StoreError::Unavailable { doing: "waiting for the first setup", why };
-        let mut session = Session::new(url).map_err(|fault| unavailable(fault.why()))?;
+        let mut session = DatabaseSession::new(url).map_err(|fault| unavailable(fault.why()))?;
         schema::ensure(&mut session).map_err(|error| unavailable(error.to_string()))?;
         let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})");
         let taken = session.run(LIMIT, async |client| client.batch_execute(&lock).await);

@@ -1,5 +1,5 @@
-//! Keys, operators and the audit log over real PostgreSQL servers, with two gateways: one suite for every installed
-//! version.
+//! Keys, operators and the audit log over real PostgreSQL servers, with two gateways: one suite for each version that
+//! `HEADRACE_POSTGRES_BIN` names, as the step `postgres` of the test command does.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -29,7 +29,6 @@ fn open(url: &Arc<PostgresUrl>) -> (Arc<PostgresKeyStore>, Directory, Operators)
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain() {
     for bin in versions() {
         println!("{}", bin.display());
@@ -100,7 +99,6 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn one_gateway_at_a_time_makes_the_first_keys() {
     for bin in versions() {
         let server = PostgresServer::start(&bin);
@@ -121,7 +119,6 @@ fn one_gateway_at_a_time_makes_the_first_keys() {
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn a_database_that_is_away_is_an_error_and_a_revocation_counts_in_memory() {
     for bin in versions() {
         let mut server = PostgresServer::start(&bin);

@@ -1,4 +1,5 @@
-//! The shared ledger over real PostgreSQL servers: one suite for every installed version.
+//! The shared ledger over real PostgreSQL servers: one suite for each version that `HEADRACE_POSTGRES_BIN` names, as the
+//! step `postgres` of the test command does.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -91,7 +92,6 @@ fn each_version(test: impl Fn(&Path)) {
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn gateways_share_one_balance_and_the_journal_verifies_beside_them() {
     each_version(|bin| {
         let server = PostgresServer::start(bin);
@@ -138,7 +138,6 @@ fn gateways_share_one_balance_and_the_journal_verifies_beside_them() {
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn a_crashed_database_refuses_new_calls_in_time_and_loses_nothing() {
     each_version(|bin| {
         let mut server = PostgresServer::start(bin);
@@ -207,7 +206,6 @@ fn a_crashed_database_refuses_new_calls_in_time_and_loses_nothing() {
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn the_holds_of_a_gateway_that_ended_are_free_after_its_lease() {
     each_version(|bin| {
         let server = PostgresServer::start(bin);
@@ -246,7 +244,6 @@ fn the_holds_of_a_gateway_that_ended_are_free_after_its_lease() {
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn a_gateway_that_stops_with_the_lock_delays_others_for_less_than_a_second() {
     each_version(|bin| {
         let server = PostgresServer::start(bin);
@@ -272,7 +269,6 @@ fn a_gateway_that_stops_with_the_lock_delays_others_for_less_than_a_second() {
 }
 
 #[test]
-#[ignore = "needs a PostgreSQL server; the step `postgres` of the test command runs it"]
 fn nobody_changes_a_row_of_the_journal_and_a_newer_programs_tables_are_refused() {
     each_version(|bin| {
         let server = PostgresServer::start(bin);

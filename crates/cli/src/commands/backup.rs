@@ -9,8 +9,8 @@ use headrace_server::datadir;
 use headrace_trace::counted;
 
 use crate::arguments::backup::BackupArgs;
-use headrace_store::StoreName;
 use crate::commands::{CommandError, data_dir, print, recent_calls};
+use headrace_store::StoreName;
 
 /// Makes a copy, checks it, and prints the result.
 pub(crate) fn run(args: &BackupArgs) -> ExitCode {
@@ -26,7 +26,9 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     if datadir::stored(&from).is_shared() {
         let place = datadir::stored(&from).place(StoreName::Ledger);
         let why = "back it up with pg_dump, whose copy is of one moment, and the secrets with it";
-        return Err(CommandError::Other(format!("the keys and the ledger are in the database {place}: {why}")));
+        return Err(CommandError::Other(format!(
+            "the keys and the ledger are in the database {place}: {why}"
+        )));
     }
     let to = args.to.as_path();
     if std::fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_some()) {

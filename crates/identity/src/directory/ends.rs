@@ -1,7 +1,7 @@
 //! Directory queries after authentication: when a key stops being valid, and whether there is more than one
 //! organisation.
 
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use headrace_domain::{KeyId, UnixNanos};
 
@@ -28,6 +28,11 @@ impl Directory {
             (None, Some(end)) => KeyEnd::At(end),
             (None, None) => KeyEnd::Open,
         })
+    }
+
+    /// Number of revocations in force that are not yet written to their keys.
+    pub fn revocations_waiting(&self) -> usize {
+        self.waiting_count.load(Relaxed)
     }
 
     /// Number of revocations in this process so far. While it does not change, the results of [`Directory::key_end`]

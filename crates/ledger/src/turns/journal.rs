@@ -7,6 +7,7 @@ use headrace_domain::UnixNanos;
 
 use crate::command::Owner;
 use crate::journal::{JournalError, JournalRow, StateSnapshot};
+use crate::replay::StoredRows;
 
 /// A journal that several gateways append to, one at a time. One thread of each gateway owns a handle. Every method
 /// returns within a bounded time.
@@ -107,4 +108,14 @@ pub struct TurnStamp {
     pub owner: Owner,
     /// The number of its turn. Counts from 1.
     pub turn: u64,
+}
+
+impl StoredRows for dyn SharedJournal + '_ {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
+        SharedJournal::snapshot_before(self, sequence)
+    }
+
+    fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        SharedJournal::rows_after(self, sequence, limit)
+    }
 }

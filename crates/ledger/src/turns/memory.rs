@@ -34,7 +34,7 @@ struct SharedRows {
     rows: Vec<JournalRow>,
     stamps: Vec<TurnStamp>,
     snapshots: Vec<StateSnapshot>,
-    gateways: BTreeMap<Owner, Gateway>,
+    gateways: BTreeMap<Owner, GatewayRecord>,
     connections: u64,
     /// The connection that has the head locked.
     locked: Option<u64>,
@@ -43,7 +43,7 @@ struct SharedRows {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Gateway {
+struct GatewayRecord {
     seen: UnixNanos,
     state: GatewayState,
 }
@@ -65,7 +65,7 @@ struct LateCommit {
 /// The way in which a commit fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitFault {
-    /// Nothing is written, and the connection goes on.
+    /// Nothing is written, and the connection stays open.
     Refused,
     /// Nothing is written, and the connection breaks.
     Lost,
@@ -179,7 +179,7 @@ impl SharedJournal for MemorySharedJournal {
         }
         let mut shared = self.shared.lock();
         let time = shared.time;
-        let joined = Gateway { seen: time, state: GatewayState::Live };
+        let joined = GatewayRecord { seen: time, state: GatewayState::Live };
         let gateway = shared.gateways.entry(owner).or_insert(joined);
         if gateway.state == GatewayState::Live {
             gateway.seen = time;

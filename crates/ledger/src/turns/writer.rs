@@ -19,8 +19,8 @@ use crate::transaction::Transaction;
 use crate::verdict::CommandResult;
 
 use super::journal::{SharedJournal, StartedTurn, TurnStamp};
-use super::ledger::{QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, not_written};
 use super::reply::holds_taken;
+use super::shared::{QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, not_written};
 
 /// The number of rows that a turn reads while it has the lock. A gateway that is further behind catches up without it.
 const PAGE_ROWS: usize = 500;
@@ -58,15 +58,15 @@ pub(super) struct TurnWriter {
     turn: u64,
     /// Whether the journal was left in doubt, or could not be reached.
     must_join: bool,
-    /// The turn of which nobody knows whether it happened.
+    /// A turn whose outcome is not known.
     unknown: Option<UnknownTurn>,
     /// Batches whose turn did not happen.
     again: VecDeque<QueuedBatch>,
     /// Why the ledger must not decide until a person has looked at it.
     halted: Option<LedgerError>,
     checked_lapsed: Option<u64>,
-    /// Since when every turn of this gateway succeeded, on the monotonic clock. While the journal is away, nobody can
-    /// renew a presence.
+    /// Since when every turn of this gateway succeeded, on the monotonic clock. While the journal is away, no
+    /// gateway can renew its presence.
     in_contact_since: u64,
     rows_since_snapshot: u64,
 }
@@ -286,7 +286,7 @@ impl TurnWriter {
     }
 
     /// Applies rows to the durable state and to the live one, which are equal between turns. A row that breaks a rule
-    /// or cannot be read halts the ledger: what follows it would rest on a state that nobody else has.
+    /// or cannot be read halts the ledger: later decisions would rest on a state that no other gateway has.
     fn follow_all(&mut self, rows: &[JournalRow]) -> Result<(), LedgerError> {
         for row in rows {
             self.follow(row).map_err(|error| self.halt(error))?;

@@ -106,7 +106,7 @@ impl GatewayStores {
     /// # Errors
     /// Returns why not every call is settled on the disk.
     pub(super) fn close(&self) -> Result<(), String> {
-        // Other servers of the same ledger go on with theirs.
+        // Other servers of the same ledger keep theirs.
         let mut open = self.ledger.open_holds();
         open.retain(|held| held.owner == self.owner);
         let closed = self.ledger.close();
