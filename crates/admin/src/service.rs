@@ -163,6 +163,7 @@ impl AdminService {
         if !lost.is_empty() && self.ledger.totals().transactions == 0 {
             return Err(ledger_emptied(&lost));
         }
+        let _in_all_processes = self.directory.lock_acts()?;
         self.open_accounts(now)?;
         self.finish_announced(now)?;
         Ok(lost)

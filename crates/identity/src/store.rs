@@ -38,6 +38,23 @@ pub struct NotedRevocation {
     pub audit: AuditEntry,
 }
 
+/// Keeps other processes from carrying out announced acts until it is dropped.
+#[derive(Default)]
+pub struct ActLock(Option<Box<dyn Send>>);
+
+impl ActLock {
+    /// Creates a lock that ends when `held` is dropped.
+    pub fn new(held: impl Send + 'static) -> Self {
+        Self(Some(Box::new(held)))
+    }
+}
+
+impl std::fmt::Debug for ActLock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ActLock").field("is_shared", &self.0.is_some()).finish()
+    }
+}
+
 /// Stores organisations, projects, keys and the audit log.
 ///
 /// Every change is durable when it returns, in one transaction with its audit row. Calls may block.
@@ -49,6 +66,12 @@ pub trait KeyStore: Send + Sync {
     /// them.
     fn changes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)
+    }
+
+    /// Waits until no other process carries out an act that it announced, and keeps others from it until the lock is
+    /// dropped. [`StoreError::Unavailable`] if another process keeps the lock too long.
+    fn lock_acts(&self) -> Result<ActLock, StoreError> {
+        Ok(ActLock::default())
     }
 
     /// Stores `check` if no check was stored yet. Returns the stored one.

@@ -99,6 +99,13 @@ impl DurableFuture {
         Self::new(None, None)
     }
 
+    /// Returns a promise that was broken: the batch may be on the disk or not.
+    pub(crate) fn failed(failed: JournalFailed) -> Self {
+        let group = CommitGroup::default();
+        group.resolve(Err(failed));
+        Self::new(Some(Arc::new(group)), None)
+    }
+
     /// Returns the promise for a group that `scribe` writes.
     pub(crate) fn of(group: Arc<CommitGroup>, scribe: Arc<dyn GroupWriter>) -> Self {
         Self::new(Some(group), Some(scribe))

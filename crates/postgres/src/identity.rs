@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
-    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord,
-    ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    ActLock, AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation,
+    OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
 };
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use crate::schema;
 use crate::session::{DatabaseSession, SessionFault};
+use crate::setup;
 use crate::url::PostgresUrl;
 
 mod operators;
@@ -161,6 +162,11 @@ impl KeyStore for PostgresKeyStore {
             let row = client.query_typed_one("SELECT directory FROM headrace.head WHERE id = 0", &[]).await?;
             Ok(Some(number(&row, "directory")?))
         })
+    }
+
+    fn lock_acts(&self) -> Result<ActLock, StoreError> {
+        let url = locked(&self.session).shared_url();
+        setup::lock_acts(url).map(ActLock::new)
     }
 
     fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {

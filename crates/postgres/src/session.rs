@@ -58,6 +58,10 @@ impl DatabaseSession {
         &self.url
     }
 
+    pub(crate) fn shared_url(&self) -> Arc<PostgresUrl> {
+        Arc::clone(&self.url)
+    }
+
     /// Closes the connection. The next statement opens another one.
     pub(crate) fn close(&mut self) {
         self.client = None;

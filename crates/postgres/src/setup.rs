@@ -1,4 +1,5 @@
-//! A lock that one program of a database has at a time, while it makes the first keys. Knows nothing of keys.
+//! Locks that one program of a database has at a time: while it makes the first keys, or carries out an act on money.
+//! Knows nothing of keys or money.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use crate::url::PostgresUrl;
 
 /// How long another program may take to make the first keys.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The name of the lock.
-const LOCK: i64 = 0x4852_7375;
+/// The names of the locks.
+const SETUP: i64 = 0x4852_7375;
+const ACTS: i64 = 0x4852_6163;
 
 /// A lock on the first setup of a database. Dropping it ends its connection, and with it the lock.
 pub struct SetupLock {
@@ -31,12 +33,21 @@ impl SetupLock {
     /// # Errors
     /// Returns an error if the database cannot be reached, or another program keeps the lock.
     pub fn acquire(url: Arc<PostgresUrl>) -> Result<Self, StoreError> {
-        let unavailable = |why: String| StoreError::Unavailable { doing: "waiting for the first setup", why };
-        let mut session = DatabaseSession::new(url).map_err(|fault| unavailable(fault.why()))?;
-        schema::ensure(&mut session).map_err(|error| unavailable(error.to_string()))?;
-        let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})");
-        let taken = session.run(LIMIT, async |client| client.batch_execute(&lock).await);
-        taken.map_err(|fault| unavailable(fault.why()))?;
-        Ok(Self { _session: session })
+        locked(url, SETUP, "waiting for the first setup").map(|session| Self { _session: session })
     }
+}
+
+/// Waits until no other program carries out an act on money, and returns the session that has the lock.
+pub(crate) fn lock_acts(url: Arc<PostgresUrl>) -> Result<DatabaseSession, StoreError> {
+    locked(url, ACTS, "waiting for acts on money")
+}
+
+fn locked(url: Arc<PostgresUrl>, name: i64, doing: &'static str) -> Result<DatabaseSession, StoreError> {
+    let unavailable = |why: String| StoreError::Unavailable { doing, why };
+    let mut session = DatabaseSession::new(url).map_err(|fault| unavailable(fault.why()))?;
+    schema::ensure(&mut session).map_err(|error| unavailable(error.to_string()))?;
+    let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({name})");
+    let taken = session.run(LIMIT, async |client| client.batch_execute(&lock).await);
+    taken.map_err(|fault| unavailable(fault.why()))?;
+    Ok(session)
 }

@@ -104,6 +104,7 @@ fn one_gateway_at_a_time_makes_the_first_keys() {
         let server = PostgresServer::start(&bin);
         let url = parsed(&server);
         let inside = std::sync::atomic::AtomicUsize::new(0);
+        let acts = open(&url).1.lock_acts().unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -115,6 +116,14 @@ fn one_gateway_at_a_time_makes_the_first_keys() {
                 });
             }
         });
+        let waiting = std::thread::spawn({
+            let url = Arc::clone(&url);
+            move || open(&url).1.lock_acts().map(drop)
+        });
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(!waiting.is_finished(), "one act on money at a time");
+        drop(acts);
+        waiting.join().unwrap().unwrap();
     }
 }
 

@@ -146,6 +146,7 @@ impl AdminService {
     fn move_credit(&self, grant: Grant, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
         // One act at a time, so that the second of two acts with one reference finds the first.
         let _one_at_a_time = self.money.lock();
+        let _in_all_processes = self.directory.lock_acts()?;
         self.finish_announced(now)?;
         if let Some(before) = self.used_before(&grant)? {
             if before != grant {
@@ -180,6 +181,7 @@ impl AdminService {
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
         let _one_at_a_time = self.money.lock();
+        let _in_all_processes = self.directory.lock_acts()?;
         self.finish_announced(now)?;
         let org = self.org_of(&project)?;
         self.announce_and_do(&MoneyAct::Budget { org, project: project.clone(), budget }, actor, now)?;
@@ -189,6 +191,7 @@ impl AdminService {
     /// Sets the ledger's time back to the clock's.
     pub(super) fn set_clock(&self, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
         let _one_at_a_time = self.money.lock();
+        let _in_all_processes = self.directory.lock_acts()?;
         self.finish_announced(now)?;
         let from = self.ledger.time();
         if from <= now {
@@ -226,6 +229,11 @@ impl AdminService {
         let announced = self.directory.announced()?;
         if let (Some(why), false) = (self.ledger.health().down, announced.is_empty()) {
             return Err(headrace_ledger::LedgerRefusal::Unavailable { why }.into());
+        }
+        if !announced.is_empty() {
+            // A batch whose outcome was unknown is in the journal afterwards, or never will be.
+            let decided = self.ledger.transact(Vec::new(), now).durable.wait();
+            decided.map_err(|failed| AdminError::new(UNDECIDED, failed.to_string(), "try again"))?;
         }
         for (row, act) in announced {
             let act: MoneyAct = serde_json::from_str(&act).map_err(|error| {

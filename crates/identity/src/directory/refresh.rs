@@ -1,11 +1,22 @@
-//! Loads records that another process changed. Must not know which process, or when to look.
+//! What a directory does when several processes share its store: it loads the records that another one changed, and keeps
+//! others from finishing the same act. Must not know which process, or when to look.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::records::{Entries, Records};
 use super::{Directory, IdentityError};
+use crate::ActLock;
 
 impl Directory {
+    /// Waits until no other process carries out an act that it announced, and keeps others from it until the lock is
+    /// dropped. Blocks.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails, or another process keeps the lock too long.
+    pub fn lock_acts(&self) -> Result<ActLock, IdentityError> {
+        Ok(self.store.lock_acts()?)
+    }
+
     /// Loads all records again if another process changed the store. Returns whether it did. Call it regularly if
     /// several processes share the store. Blocks.
     ///

@@ -9,7 +9,8 @@ use headrace_domain::HoldId;
 use parking_lot::{Condvar, Mutex};
 
 use crate::command::Receipt;
-use crate::durable::DurableFuture;
+use crate::durable::{DurableFuture, JournalFailed};
+use crate::refusal::LedgerRefusal;
 use crate::service::BatchResult;
 use crate::verdict::CommandResult;
 
@@ -28,6 +29,8 @@ pub(super) struct ReplySlot {
 enum ReplyState {
     Waiting(Option<Waker>),
     Arrived(Vec<CommandResult>),
+    /// The wait was too long. The batch may be written all the same.
+    GivenUp(Arc<str>, usize),
     /// The caller has the verdicts, or does not want them.
     Ended,
 }
@@ -55,6 +58,23 @@ impl ReplySlot {
     /// Whether a caller still waits.
     pub(super) fn is_awaited(&self) -> bool {
         matches!(*self.state.lock(), ReplyState::Waiting(_))
+    }
+
+    /// Gives up for a caller that still waits. Its batch has `operations` operations.
+    pub(super) fn give_up(&self, why: Arc<str>, operations: usize) {
+        self.end_wait(ReplyState::GivenUp(why, operations));
+    }
+
+    fn end_wait(&self, how: ReplyState) {
+        let mut state = self.state.lock();
+        let ReplyState::Waiting(waker) = &mut *state else { return };
+        let waker = waker.take();
+        *state = how;
+        drop(state);
+        self.arrived.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Delivers the verdicts. Returns them if no caller waits any more.
@@ -93,6 +113,11 @@ impl ReplyReceiver {
 fn taken(state: &mut ReplyState) -> Option<BatchResult> {
     match std::mem::replace(state, ReplyState::Ended) {
         ReplyState::Arrived(verdicts) => Some(BatchResult { verdicts, durable: DurableFuture::now() }),
+        ReplyState::GivenUp(why, operations) => {
+            let refused = CommandResult::Refused(LedgerRefusal::Unavailable { why: Arc::clone(&why) });
+            let durable = DurableFuture::failed(JournalFailed { why });
+            Some(BatchResult { verdicts: vec![refused; operations], durable })
+        }
         other => {
             *state = other;
             None

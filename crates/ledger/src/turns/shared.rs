@@ -12,9 +12,7 @@ use crate::command::{LedgerOperation, Owner, ReleaseReason};
 use crate::core::LedgerCore;
 use crate::durable::JournalFailed;
 use crate::journal::LedgerError;
-use crate::refusal::LedgerRefusal;
 use crate::service::JournalHealth;
-use crate::verdict::CommandResult;
 
 use super::reply::{ReplySlot, UnclaimedHolds};
 
@@ -131,10 +129,6 @@ impl TurnStatus {
 }
 
 impl TurnShared {
-    pub(super) fn refused(why: Arc<str>, operations: usize) -> Vec<CommandResult> {
-        vec![CommandResult::Refused(LedgerRefusal::Unavailable { why }); operations]
-    }
-
     /// Gives up for callers whose time is over. A batch of theirs that is written nevertheless is undone by its release.
     pub(super) fn give_up(&self) {
         let now = self.clock.monotonic_nanos();
@@ -153,8 +147,7 @@ impl TurnShared {
             }
         };
         for limit in late.into_iter().filter(|limit| limit.at_nanos <= now) {
-            // A caller that has its verdicts, or has left, needs none.
-            let _ = limit.reply.deliver(Self::refused(Arc::clone(&why), limit.operations));
+            limit.reply.give_up(Arc::clone(&why), limit.operations);
         }
     }
 
@@ -183,7 +176,7 @@ impl TurnShared {
         self.ended.notify_all();
         for batch in queued {
             if let Some(reply) = batch.reply {
-                let _ = reply.deliver(Self::refused("it is closed".into(), batch.operations.len()));
+                reply.give_up("it is closed".into(), batch.operations.len());
             }
         }
     }
