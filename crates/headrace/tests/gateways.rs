@@ -38,11 +38,13 @@ credit = "0"
 fn gateway(root: &Path, name: &str, database: &str, key: &str, prices: bool) -> Server {
     let dir = root.join(name);
     let mut command = program();
-    command.env("HEADRACE_BOOTSTRAP_KEY", key).env("HEADRACE_STORAGE__URL", database).arg("up");
+    command.env("HEADRACE_BOOTSTRAP_KEY", key).env("HEADRACE_STORAGE__URL", database);
     if prices {
-        let file = root.join("headrace.toml");
+        let file = root.join(format!("{name}.toml"));
         std::fs::write(&file, PRICES).unwrap();
-        command.arg("--config").arg(file);
+        command.arg("serve").arg("--config").arg(file);
+    } else {
+        command.arg("up");
     }
     Server::begin(command, &dir, &["--admin-listen", "off"], key)
 }
@@ -62,7 +64,7 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
             ["a", "b", "c"].map(start).into_iter().map(|started| started.join().unwrap()).collect()
         });
         let keys: Value = serde_json::from_str(&gateways[1].ok(&["keys", "list", "--json"])).unwrap();
-        assert_eq!(keys["keys"].as_array().map(Vec::len), Some(1), "{keys}");
+        assert_eq!(keys["value"].as_array().map(Vec::len), Some(1), "{keys}");
         let http = reqwest::Client::new();
         for round in 0..from_env("HEADRACE_ROUNDS", 5) {
             let reference = format!("round-{round}");
@@ -97,7 +99,8 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
             "--json",
         ]))
         .unwrap();
-        let (id, secret) = (made["key"]["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
+        let (id, secret) =
+            (made["value"]["key"]["id"].as_str().unwrap(), made["value"]["secret"].as_str().unwrap());
         until_status(&gateways[2], secret, 402).await;
         gateways[1].ok(&["keys", "revoke", id]);
         until_status(&gateways[2], secret, 401).await;
@@ -108,7 +111,7 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
         }
         // The directory remembers the database.
         let again = Server::up_with_key_kept(&root.path().join("a"), KEY);
-        let balance = again.ok(&["credit", "show", "default"]);
+        let balance = again.ok(&["credit", "show"]);
         assert!(balance.contains("0.00"), "{balance}");
     }
 }
