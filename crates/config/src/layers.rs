@@ -217,6 +217,7 @@ impl SettingLayers {
         written: String,
         origin: SettingOrigin,
     ) {
+        let written = field.kind.shown(written);
         self.values.insert(field.path, SettingValue { value, written, origin });
     }
 
@@ -323,5 +324,23 @@ mod tests {
             "{:?}",
             settings.problems
         );
+    }
+
+    #[test]
+    fn a_password_in_a_url_is_never_shown() {
+        let mut settings = SettingLayers::defaults();
+        let file = "storage.url = \"postgres://me:secret@db/headrace\"";
+        settings.file(Path::new("a.toml"), file);
+        let shown = |settings: &SettingLayers| settings.get("storage.url").unwrap().written.clone();
+        assert_eq!(shown(&settings), "\"postgres://…@db/headrace\"");
+        for (url, expected) in [
+            ("postgres://me:se@cret@db/headrace", "postgres://…@db/headrace"),
+            ("me:secret@db", "…@db"),
+            ("sqlite:/var/lib", "sqlite:/var/lib"),
+        ] {
+            settings.flag("storage.url", "--storage", url);
+            assert_eq!(shown(&settings), expected);
+        }
+        assert_eq!(settings.problems, []);
     }
 }

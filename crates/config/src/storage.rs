@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use headrace_objects::FileLimits;
+use headrace_store::StorageUrl;
 use headrace_store::disk::DiskSpace;
 
 use super::field::{SettingField, field};
@@ -14,7 +15,7 @@ use super::value::SettingKind;
 pub(super) const FIELDS: &[SettingField] = &[
     field(
         "storage.url",
-        SettingKind::Text,
+        SettingKind::Url,
         "",
         "Place of keys, operators, audit log and ledger. `sqlite:` is the data directory, for one server. `postgres://USER:PASSWORD@HOST/DATABASE` is a PostgreSQL database (15 or later) that several servers share; `?sslrootcert=FILE` names its certificate authority. The data directory remembers the place. Default: the place that it remembers, or `sqlite:`.",
     ),
@@ -54,7 +55,7 @@ pub(super) const FIELDS: &[SettingField] = &[
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageSettings {
     /// The place of keys and ledger. `None` for the one that the data directory remembers.
-    pub url: Option<String>,
+    pub url: Option<StorageUrl>,
     /// `None` for the data directory.
     pub objects_dir: Option<PathBuf>,
     /// `None` for half of the disk.

@@ -9,11 +9,12 @@ use super::{SettingsReader, TraceSettings};
 
 impl SettingsReader {
     pub(super) fn storage(&mut self) -> StorageSettings {
-        let url = self.text("storage.url").filter(|url| !url.is_empty());
         let data_dir = self.path("data_dir").unwrap_or_default();
-        if let Some(Err(error)) = url.as_deref().map(|url| StorageUrl::parse_in(url, &data_dir)) {
-            self.fault("storage.url", error);
-        }
+        let url = self.text("storage.url").filter(|url| !url.is_empty());
+        let url = url.and_then(|url| {
+            let parsed = StorageUrl::parse_in(&url, &data_dir);
+            parsed.map_err(|error| self.fault("storage.url", error)).ok()
+        });
         StorageSettings {
             url,
             objects_dir: self.path("objects_dir"),

@@ -12,6 +12,8 @@ use headrace_domain::NanoDollars;
 pub enum SettingKind {
     /// Any text.
     Text,
+    /// A URL. Its password is not shown.
+    Url,
     /// The path of a file or directory.
     Path,
     /// `HOST:PORT`.
@@ -75,6 +77,7 @@ impl SettingKind {
     pub fn describe(self) -> String {
         match self {
             Self::Text => "text".to_owned(),
+            Self::Url => "a URL".to_owned(),
             Self::Path => "a path".to_owned(),
             Self::Address => "an address such as \"127.0.0.1:8080\"".to_owned(),
             Self::Count { least, most } if most >= u64::from(u32::MAX) => format!("an integer from {least}"),
@@ -103,6 +106,7 @@ impl SettingKind {
         let plain = matches!(
             self,
             Self::Text
+                | Self::Url
                 | Self::Path
                 | Self::Address
                 | Self::Choice(_)
@@ -120,11 +124,22 @@ impl SettingKind {
         }
     }
 
+    /// Returns a value as it may be shown: without the password of a URL.
+    pub(crate) fn shown(self, written: String) -> String {
+        match self {
+            Self::Url => without_password(&written),
+            _ => written,
+        }
+    }
+
     /// Parses a TOML value.
     pub fn parse(self, value: &toml::Value) -> Result<ParsedValue, String> {
         let wrong = || format!("{} is not {}", shown(value), self.describe());
         match self {
-            Self::Text => value.as_str().map(|text| ParsedValue::Text(text.to_owned())).ok_or_else(wrong),
+            // A value that is no text has no password.
+            Self::Text | Self::Url => {
+                value.as_str().map(|text| ParsedValue::Text(text.to_owned())).ok_or_else(wrong)
+            }
             Self::Path => {
                 let text = value.as_str().filter(|text| !text.is_empty()).ok_or_else(wrong)?;
                 Ok(ParsedValue::Path(PathBuf::from(text)))
@@ -170,6 +185,13 @@ impl SettingKind {
             },
         }
     }
+}
+
+/// Replaces what is between the scheme of a URL and its host. What has no scheme is replaced up to its last `@`.
+fn without_password(url: &str) -> String {
+    let Some((before, place)) = url.rsplit_once('@') else { return url.to_owned() };
+    let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+    if scheme.is_empty() { format!("…@{place}") } else { format!("{scheme}://…@{place}") }
 }
 
 /// A value as a message shows it: at most 60 characters.

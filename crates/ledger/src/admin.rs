@@ -7,10 +7,14 @@ use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::command::{GrantKind, LedgerOperation};
 use crate::journal::{JournalError, JournalRow, LedgerError};
+use crate::record::decode_row;
 use crate::service::{BatchResult, JournalHealth, Ledger};
 use crate::standing::{LedgerTotals, SpendableBalance};
 use crate::transaction::{HoldTaken, JournalEvent, Transaction};
 use crate::verify::VerifyReport;
+
+/// The number of rows that a search reads at a time.
+const PAGE_ROWS: usize = 256;
 
 /// The ledger for operators. Calls may block on a disk or a network, except [`LedgerAdmin::health`].
 pub trait LedgerAdmin: Send + Sync {
@@ -37,6 +41,9 @@ pub trait LedgerAdmin: Send + Sync {
     /// Returns the health of the ledger, as it is known in this process.
     fn health(&self) -> JournalHealth;
 
+    /// Returns the ledger's journal, to read beside its writer.
+    fn history(&self) -> &dyn JournalHistory;
+
     /// Returns whether the journal has a grant after row `after`.
     ///
     /// # Errors
@@ -48,13 +55,22 @@ pub trait LedgerAdmin: Send + Sync {
         kind: GrantKind,
         amount: NanoDollars,
         reference: &str,
-    ) -> Result<bool, JournalError>;
+    ) -> Result<bool, JournalError> {
+        self.history().has_after(after, &|transaction| match &transaction.event {
+            JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
+                (to, *from, *granted, &**named) == (org, kind, amount, reference)
+            }
+            _ => false,
+        })
+    }
 
     /// Checks every invariant of the ledger from its first row. The server may be running.
     ///
     /// # Errors
     /// Returns an error if the journal cannot be read. Faults in its content are in the report.
-    fn verify(&self) -> Result<VerifyReport, JournalError>;
+    fn verify(&self) -> Result<VerifyReport, JournalError> {
+        self.history().verify()
+    }
 
     /// Writes everything that is pending and refuses commands from now on. Other handles of the ledger refuse, too.
     ///
@@ -69,7 +85,19 @@ pub trait JournalHistory: Send + Sync {
     ///
     /// # Errors
     /// Returns an error if the journal or one of its rows cannot be read.
-    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError>;
+    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
+        let mut after = after;
+        loop {
+            let rows = self.rows_after(after, PAGE_ROWS)?;
+            let Some(last) = rows.last() else { return Ok(false) };
+            after = last.sequence;
+            for row in &rows {
+                if decode_row(row)?.iter().any(is_it) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
 
     /// Returns the rows after row `after`, in order and at most `limit`. Empty if there is no journal yet.
     ///
@@ -133,36 +161,11 @@ impl LedgerAdmin for LocalLedgerAdmin {
         self.ledger.health()
     }
 
-    fn has_grant(
-        &self,
-        after: u64,
-        org: &OrgId,
-        kind: GrantKind,
-        amount: NanoDollars,
-        reference: &str,
-    ) -> Result<bool, JournalError> {
-        has_grant(self.history.as_ref(), after, (org, kind, amount, reference))
-    }
-
-    fn verify(&self) -> Result<VerifyReport, JournalError> {
-        self.history.verify()
+    fn history(&self) -> &dyn JournalHistory {
+        self.history.as_ref()
     }
 
     fn close(&self) -> Result<(), LedgerError> {
         self.ledger.clone().close()
     }
-}
-
-/// Returns whether a journal has a grant after row `after`.
-pub(crate) fn has_grant(
-    history: &dyn JournalHistory,
-    after: u64,
-    (org, kind, amount, reference): (&OrgId, GrantKind, NanoDollars, &str),
-) -> Result<bool, JournalError> {
-    history.has_after(after, &|transaction| match &transaction.event {
-        JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
-            (to, *from, *granted, &**named) == (org, kind, amount, reference)
-        }
-        _ => false,
-    })
 }

@@ -45,7 +45,7 @@ pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};
 pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
 pub use transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 pub use turns::{
-    CommitFault, GatewayPresence, MemorySharedJournal, SharedJournal, SharedLedger, SharedLedgerAdmin,
-    SharedLedgerOptions, StartedTurn, TurnHand, TurnOutcome, TurnStamp,
+    CommitFault, GatewayPresence, MemorySharedJournal, SharedJournal, SharedLedger, SharedLedgerOptions,
+    StartedTurn, TurnHand, TurnOutcome, TurnStamp,
 };
 pub use verdict::CommandResult;

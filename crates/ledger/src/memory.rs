@@ -7,8 +7,6 @@ use parking_lot::Mutex;
 
 use crate::admin::JournalHistory;
 use crate::journal::{Journal, JournalError, JournalRow, LoadedJournal, StateSnapshot};
-use crate::record::decode_row;
-use crate::transaction::Transaction;
 use crate::verify::{VerifyReport, verify};
 
 /// Rows and snapshots in memory. Clones share them, so that a test can inspect or reopen the content that a ledger
@@ -115,15 +113,6 @@ impl Journal for MemoryJournal {
 }
 
 impl JournalHistory for MemoryJournal {
-    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
-        for row in self.contents().rows.iter().filter(|row| row.sequence > after) {
-            if decode_row(row)?.iter().any(is_it) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
         let contents = self.shared.lock();
         Ok(contents.rows.iter().filter(|row| row.sequence > after).take(limit).cloned().collect())

@@ -15,7 +15,6 @@
 //! releases its holds. A gateway that was declared dead by mistake writes nothing more under its old [`Owner`]; it
 //! continues under a new one.
 
-mod admin;
 mod journal;
 mod ledger;
 mod memory;
@@ -23,7 +22,6 @@ mod reply;
 mod shared;
 mod writer;
 
-pub use admin::SharedLedgerAdmin;
 pub use journal::{GatewayPresence, SharedJournal, StartedTurn, TurnStamp};
 pub use ledger::{SharedLedger, TurnHand};
 pub use memory::{CommitFault, MemorySharedJournal};

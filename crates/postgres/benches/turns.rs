@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{Clock, HoldId, NanoDollars, OrgId, ProjectId, SystemClock};
 use headrace_ledger::{
-    CommandResult, GrantKind, JournalHistory as _, LedgerClient as _, LedgerOperation, Owner, SettleOutcome,
-    SharedLedger, SharedLedgerOptions,
+    CommandResult, GrantKind, JournalHistory as _, LedgerAdmin as _, LedgerClient as _, LedgerOperation,
+    Owner, SettleOutcome, SharedLedger, SharedLedgerOptions,
 };
 use headrace_postgres::{PostgresJournal, PostgresJournalHistory, PostgresPresence, PostgresUrl};
 
@@ -30,8 +30,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn open(url: &Arc<PostgresUrl>, owner: u64) -> SharedLedger {
-    let journal = PostgresJournal::new(Arc::clone(url)).unwrap();
-    let presence = PostgresPresence::new(Arc::clone(url)).unwrap();
+    let journal = PostgresJournal::new(Arc::clone(url));
+    let presence = PostgresPresence::new(Arc::clone(url));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let (owner, next) =
         (Owner::new(u128::from(owner)), Box::new(move || Owner::new(u128::from(owner + 100))));

@@ -1,15 +1,15 @@
-//! Reads the shared journal beside its gateways, or without any. Must not know what is searched for.
+//! Reads the shared journal beside its gateways, or without any.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_ledger::verify::{JournalVerifier, VerifyReport};
-use headrace_ledger::{JournalError, JournalHistory, JournalRow, Transaction, decode_row};
+use headrace_ledger::{JournalError, JournalHistory, JournalRow};
 use tokio_postgres::{Client, Error};
 
-use crate::journal::{row_of, rows_after, snapshot_of};
+use crate::rows::{SNAPSHOT_COLUMNS, row_of, rows_after, snapshot_of};
 use crate::schema::journal_error;
-use crate::session::DatabaseSession;
+use crate::session::{DatabaseSession, locked};
 use crate::url::PostgresUrl;
 
 /// Rows read at a time.
@@ -19,38 +19,22 @@ const READ_LIMIT: Duration = Duration::from_secs(30);
 /// Reads everything as of one moment.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
-/// The shared journal of a database, read on a new connection for each question.
-#[derive(Debug, Clone)]
+/// The shared journal of a database, read on a connection of its own.
+#[derive(Debug)]
 pub struct PostgresJournalHistory {
-    url: Arc<PostgresUrl>,
+    session: Mutex<DatabaseSession>,
 }
 
 impl PostgresJournalHistory {
     /// Names the database. No connection is opened yet.
-    pub const fn new(url: Arc<PostgresUrl>) -> Self {
-        Self { url }
+    pub fn new(url: Arc<PostgresUrl>) -> Self {
+        Self { session: Mutex::new(DatabaseSession::new(url)) }
     }
 }
 
 impl JournalHistory for PostgresJournalHistory {
-    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
-        let mut session = DatabaseSession::new(Arc::clone(&self.url)).map_err(journal_error)?;
-        let mut after = i64::try_from(after).unwrap_or(i64::MAX);
-        loop {
-            let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, PAGE_ROWS).await);
-            let rows = rows.map_err(journal_error)?;
-            let Some(last) = rows.last() else { return Ok(false) };
-            after = last.get(0);
-            for row in &rows {
-                if decode_row(&row_of(row)?)?.iter().any(is_it) {
-                    return Ok(true);
-                }
-            }
-        }
-    }
-
     fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
-        let mut session = DatabaseSession::new(Arc::clone(&self.url)).map_err(journal_error)?;
+        let mut session = locked(&self.session);
         let (after, limit) =
             (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, limit).await);
@@ -58,15 +42,14 @@ impl JournalHistory for PostgresJournalHistory {
     }
 
     fn verify(&self) -> Result<VerifyReport, JournalError> {
-        let mut session = DatabaseSession::new(Arc::clone(&self.url)).map_err(journal_error)?;
-        let snapshots = "SELECT sequence, format_version, row_checksum, checksum, payload FROM headrace.snapshot \
-                         ORDER BY sequence";
+        let mut session = locked(&self.session);
+        let snapshots = format!("SELECT {SNAPSHOT_COLUMNS} FROM headrace.snapshot ORDER BY sequence");
         let (head, kept) = session
             .run(READ_LIMIT, async |client: &Client| -> Result<_, Error> {
                 client.batch_execute(BEGIN).await?;
                 let head = "SELECT sequence, checksum FROM headrace.head WHERE id = 0";
                 let head = client.query_typed_one(head, &[]).await?;
-                Ok((head, client.query_typed(snapshots, &[]).await?))
+                Ok((head, client.query_typed(&snapshots, &[]).await?))
             })
             .map_err(journal_error)?;
         let mut unreadable = Vec::new();
@@ -92,6 +75,8 @@ impl JournalHistory for PostgresJournalHistory {
                 }
             }
         }
+        // The transaction only read, so that its end changes nothing.
+        session.close();
         let last = u64::try_from(after).unwrap_or(0);
         for error in unreadable {
             verifier.find(last, error.to_string());

@@ -2,7 +2,7 @@
 //! row and the number of changes are one transaction. The transaction locks the head of the journal, so that a gateway
 //! that takes its turn afterwards sees the change. Knows only hashes, never a key's secret.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
@@ -14,7 +14,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use crate::schema;
-use crate::session::{DatabaseSession, SessionFault};
+use crate::session::{DatabaseSession, SessionFault, locked};
 use crate::setup;
 use crate::url::PostgresUrl;
 
@@ -51,10 +51,6 @@ impl std::fmt::Debug for PostgresKeyStore {
     }
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl PostgresKeyStore {
     /// Opens the identities of a database, and makes their tables if they are missing.
     ///
@@ -63,7 +59,7 @@ impl PostgresKeyStore {
     /// reached.
     pub fn open(url: Arc<PostgresUrl>) -> Result<Self, StoreError> {
         let unavailable = |why: String| StoreError::Unavailable { doing: "opening", why };
-        let mut session = DatabaseSession::new(url).map_err(|fault| unavailable(fault.why()))?;
+        let mut session = DatabaseSession::new(url);
         schema::ensure(&mut session).map_err(|error| match error {
             headrace_ledger::JournalError::NewerFormat { found, known, .. } => {
                 StoreError::Newer { found: i64::from(found), known: i64::from(known) }

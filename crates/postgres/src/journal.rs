@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use headrace_domain::UnixNanos;
 use headrace_ledger::{
-    GatewayPresence, JournalError, JournalRow, Owner, SharedJournal, StartedTurn, StateSnapshot, TurnStamp,
+    GatewayPresence, JournalError, JournalHistory, JournalRow, Owner, SharedJournal, StartedTurn,
+    StateSnapshot, TurnStamp,
 };
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Error, Row};
 
+use crate::history::PostgresJournalHistory;
+use crate::rows::{SNAPSHOT_COLUMNS, row_of, rows_after, snapshot_of};
 use crate::schema::{self, journal_error};
 use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
@@ -27,8 +29,6 @@ const SNAPSHOTS_KEPT: i64 = 3;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '2s'; \
     SET LOCAL idle_in_transaction_session_timeout = '500ms'; SET LOCAL synchronous_commit = 'on'";
 const LOCK: &str = "SELECT sequence, checksum FROM headrace.head WHERE id = 0 FOR UPDATE";
-const ROWS: &str = "SELECT sequence, format_version, time, previous, checksum, payload FROM headrace.journal \
-    WHERE sequence > $1 ORDER BY sequence LIMIT $2";
 /// Runs after the lock was taken, so that its time is not before that of the last row.
 const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
     EXISTS (SELECT FROM headrace.gateway WHERE owner = $1 AND state = 'live'), \
@@ -61,12 +61,8 @@ impl std::fmt::Debug for PostgresJournal {
 
 impl PostgresJournal {
     /// Prepares a handle. It connects when it joins.
-    ///
-    /// # Errors
-    /// Returns an error if this thread cannot have a runtime.
-    pub fn new(url: Arc<PostgresUrl>) -> Result<Self, JournalError> {
-        let session = DatabaseSession::new(url).map_err(journal_error)?;
-        Ok(Self { session, is_checked: false, timed: None })
+    pub fn new(url: Arc<PostgresUrl>) -> Self {
+        Self { session: DatabaseSession::new(url), is_checked: false, timed: None }
     }
 
     /// Returns the journal with a callback that receives the duration of each commit.
@@ -93,46 +89,6 @@ fn signed(value: u64) -> Result<i64, JournalError> {
         .map_err(|_| JournalError::Io(format!("{value} does not fit the database's integers")))
 }
 
-pub(crate) fn row_of(row: &Row) -> Result<JournalRow, JournalError> {
-    let sequence = u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-    let corrupt = |why: &str| JournalError::Corrupt { sequence, why: why.to_owned() };
-    let hash = |index: usize| {
-        <[u8; 32]>::try_from(row.get::<_, &[u8]>(index))
-            .map_err(|_| corrupt("a checksum is not 32 bytes long"))
-    };
-    Ok(JournalRow {
-        sequence,
-        format_version: u32::try_from(row.get::<_, i32>(1)).map_err(|_| corrupt("its format is negative"))?,
-        time: UnixNanos::new(
-            u64::try_from(row.get::<_, i64>(2)).map_err(|_| corrupt("its time is negative"))?,
-        ),
-        previous: hash(3)?,
-        checksum: hash(4)?,
-        payload: row.get(5),
-    })
-}
-
-pub(crate) fn snapshot_of(row: &Row) -> Result<StateSnapshot, JournalError> {
-    let sequence = u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-    let corrupt = |why: &str| JournalError::Corrupt { sequence, why: why.to_owned() };
-    let hash = |index: usize| {
-        <[u8; 32]>::try_from(row.get::<_, &[u8]>(index))
-            .map_err(|_| corrupt("a checksum is not 32 bytes long"))
-    };
-    Ok(StateSnapshot {
-        sequence,
-        format_version: u32::try_from(row.get::<_, i32>(1)).map_err(|_| corrupt("its format is negative"))?,
-        row_checksum: hash(2)?,
-        checksum: hash(3)?,
-        payload: row.get(4),
-    })
-}
-
-/// Reads at most `limit` rows after row `sequence`.
-pub(crate) async fn rows_after(client: &Client, sequence: i64, limit: i64) -> Result<Vec<Row>, Error> {
-    client.query_typed(ROWS, &[(&sequence, Type::INT8), (&limit, Type::INT8)]).await
-}
-
 impl SharedJournal for PostgresJournal {
     fn join(&mut self, owner: Owner, newest_format: u32) -> Result<(), JournalError> {
         // A connection in doubt must not be used again.
@@ -150,11 +106,12 @@ impl SharedJournal for PostgresJournal {
 
     fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
         let before = i64::try_from(sequence).unwrap_or(i64::MAX);
-        let newest = "SELECT sequence, format_version, row_checksum, checksum, payload FROM headrace.snapshot \
-                      WHERE sequence < $1 ORDER BY sequence DESC LIMIT 1";
+        let newest = format!(
+            "SELECT {SNAPSHOT_COLUMNS} FROM headrace.snapshot WHERE sequence < $1 ORDER BY sequence DESC LIMIT 1"
+        );
         let found = self
             .session
-            .run(READ_LIMIT, async |client| client.query_typed_opt(newest, &[(&before, Type::INT8)]).await);
+            .run(READ_LIMIT, async |client| client.query_typed_opt(&newest, &[(&before, Type::INT8)]).await);
         found.map_err(journal_error)?.as_ref().map(snapshot_of).transpose()
     }
 
@@ -308,6 +265,10 @@ impl SharedJournal for PostgresJournal {
         written.map(drop).map_err(journal_error)
     }
 
+    fn history(&self) -> Arc<dyn JournalHistory> {
+        Arc::new(PostgresJournalHistory::new(self.session.shared_url()))
+    }
+
     fn leave(&mut self, owner: Owner) -> Result<(), JournalError> {
         let owner = owner_bytes(owner);
         let left = self
@@ -330,11 +291,8 @@ impl std::fmt::Debug for PostgresPresence {
 
 impl PostgresPresence {
     /// Prepares a handle. It connects when it is used.
-    ///
-    /// # Errors
-    /// Returns an error if this thread cannot have a runtime.
-    pub fn new(url: Arc<PostgresUrl>) -> Result<Self, JournalError> {
-        Ok(Self { session: DatabaseSession::new(url).map_err(journal_error)? })
+    pub fn new(url: Arc<PostgresUrl>) -> Self {
+        Self { session: DatabaseSession::new(url) }
     }
 }
 

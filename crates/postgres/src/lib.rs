@@ -5,6 +5,7 @@
 mod history;
 mod identity;
 mod journal;
+mod rows;
 mod schema;
 mod session;
 mod setup;

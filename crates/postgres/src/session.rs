@@ -1,10 +1,12 @@
 //! One connection to the database, used by one thread that waits for each answer. A statement has a deadline; a
 //! connection that missed it is closed, because what it still does is not known.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::task::JoinHandle;
 use tokio_postgres::error::Severity;
 use tokio_postgres::{Client, Error, NoTls};
 
@@ -14,11 +16,20 @@ use crate::url::{PostgresUrl, TlsMode};
 /// How long opening a connection may take, with its handshakes.
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 
-/// A connection, which is opened when it is needed.
+/// How long a connection may take to say goodbye.
+const CLOSE_LIMIT: Duration = Duration::from_millis(500);
+
+/// A connection, which is opened when it is needed. Dropping it ends its transaction and closes it.
 pub(crate) struct DatabaseSession {
     url: Arc<PostgresUrl>,
+    open: Option<OpenConnection>,
+}
+
+struct OpenConnection {
+    client: Client,
+    /// Sends and receives while this thread waits on the runtime. Ends when the client is dropped.
+    transport: JoinHandle<()>,
     runtime: Runtime,
-    client: Option<Client>,
 }
 
 /// The reason why statements failed.
@@ -48,10 +59,8 @@ impl SessionFault {
 
 impl DatabaseSession {
     /// Prepares a connection. It is not opened yet.
-    pub(crate) fn new(url: Arc<PostgresUrl>) -> Result<Self, SessionFault> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| SessionFault::Lost { why: error.to_string() })?;
-        Ok(Self { url, runtime, client: None })
+    pub(crate) const fn new(url: Arc<PostgresUrl>) -> Self {
+        Self { url, open: None }
     }
 
     pub(crate) fn url(&self) -> &PostgresUrl {
@@ -62,9 +71,13 @@ impl DatabaseSession {
         Arc::clone(&self.url)
     }
 
-    /// Closes the connection. The next statement opens another one.
+    /// Cuts the connection. The next statement opens another one.
     pub(crate) fn close(&mut self) {
-        self.client = None;
+        if let Some(OpenConnection { client, transport, runtime }) = self.open.take() {
+            drop((client, transport));
+            // Waits for nothing, so that this works in asynchronous code, too.
+            runtime.shutdown_background();
+        }
     }
 
     /// Runs statements within `limit`, on an open connection or a new one.
@@ -83,11 +96,10 @@ impl DatabaseSession {
         limit: Duration,
         statements: impl AsyncFnOnce(&Client) -> Result<T, Error> + Send,
     ) -> Result<T, SessionFault> {
-        let Some(client) = &self.client else {
+        let Some(OpenConnection { client, runtime, .. }) = &self.open else {
             return Err(SessionFault::Lost { why: format!("{}: the connection is closed", self.url) });
         };
-        let done =
-            block_on(&self.runtime, || async { tokio::time::timeout(limit, statements(client)).await });
+        let done = block_on(runtime, || async { tokio::time::timeout(limit, statements(client)).await });
         let error = match done {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => error,
@@ -109,43 +121,65 @@ impl DatabaseSession {
     }
 
     fn open(&mut self) -> Result<(), SessionFault> {
-        if self.client.as_ref().is_some_and(|client| !client.is_closed()) {
+        if self.open.as_ref().is_some_and(|open| !open.client.is_closed()) {
             return Ok(());
         }
-        self.client = None;
+        self.close();
         let lost = |why: String| SessionFault::Lost { why: format!("{}: {why}", self.url) };
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| lost(error.to_string()))?;
         let url = Arc::clone(&self.url);
         let connector = match &url.tls {
             TlsMode::Disabled => None,
             TlsMode::Verified { roots } => Some(tls::connector(roots.as_deref()).map_err(lost)?),
         };
-        let opened = block_on(&self.runtime, || async {
+        let opened = block_on(&runtime, || async {
             let connecting = async {
-                // The connection works on this runtime, whenever this thread waits for an answer.
                 Ok(match connector {
                     None => {
                         let (client, connection) = url.config.connect(NoTls).await?;
-                        tokio::spawn(async move { drop(connection.await) });
-                        client
+                        (client, tokio::spawn(async move { drop(connection.await) }))
                     }
                     Some(connector) => {
                         let (client, connection) = url.config.connect(connector).await?;
-                        tokio::spawn(async move { drop(connection.await) });
-                        client
+                        (client, tokio::spawn(async move { drop(connection.await) }))
                     }
                 })
             };
             tokio::time::timeout(CONNECT_LIMIT, connecting).await
         });
         match opened {
-            Ok(Ok(client)) => {
-                self.client = Some(client);
+            Ok(Ok((client, transport))) => {
+                self.open = Some(OpenConnection { client, transport, runtime });
                 Ok(())
             }
             Ok(Err(error)) => Err(fault(&self.url, &error, true)),
             Err(_) => Err(lost(format!("no connection within {} s", CONNECT_LIMIT.as_secs()))),
         }
     }
+}
+
+impl Drop for DatabaseSession {
+    fn drop(&mut self) {
+        if let Some(OpenConnection { client, transport, runtime }) = self.open.take() {
+            // With this goodbye, the server neither waits nor logs a broken connection.
+            drop(client);
+            block_on(&runtime, || async { drop(tokio::time::timeout(CLOSE_LIMIT, transport).await) });
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for DatabaseSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatabaseSession").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+/// Locks a session or a value beside it. Poisoning is ignored, because a panic leaves no half-done state behind: a
+/// transaction that was not committed is rolled back.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn fault(url: &PostgresUrl, error: &Error, is_closed: bool) -> SessionFault {

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use headrace_identity::StoreError;
 
-use crate::schema;
 use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
 
@@ -43,11 +42,9 @@ pub(crate) fn lock_acts(url: Arc<PostgresUrl>) -> Result<DatabaseSession, StoreE
 }
 
 fn locked(url: Arc<PostgresUrl>, name: i64, doing: &'static str) -> Result<DatabaseSession, StoreError> {
-    let unavailable = |why: String| StoreError::Unavailable { doing, why };
-    let mut session = DatabaseSession::new(url).map_err(|fault| unavailable(fault.why()))?;
-    schema::ensure(&mut session).map_err(|error| unavailable(error.to_string()))?;
+    let mut session = DatabaseSession::new(url);
     let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({name})");
     let taken = session.run(LIMIT, async |client| client.batch_execute(&lock).await);
-    taken.map_err(|fault| unavailable(fault.why()))?;
+    taken.map_err(|fault| StoreError::Unavailable { doing, why: fault.why() })?;
     Ok(session)
 }

@@ -14,12 +14,20 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 const UNACKNOWLEDGED: Duration = Duration::from_secs(4);
 
 /// A database, such as `postgres://user:password@db.example.com/headrace`.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl {
     pub(crate) config: Config,
     pub(crate) tls: TlsMode,
     /// The place without the password.
     shown: String,
+    written: String,
+}
+
+impl PostgresUrl {
+    /// Returns the URL as it was written, with its password.
+    pub fn expose(&self) -> &str {
+        &self.written
+    }
 }
 
 /// Whether a connection is encrypted, and whose certificates are trusted.
@@ -130,7 +138,7 @@ impl FromStr for PostgresUrl {
         let ports: Vec<String> = config.get_ports().iter().map(u16::to_string).collect();
         let port = if ports.is_empty() { String::new() } else { format!(":{}", ports.join(",")) };
         let shown = format!("postgres://{}{port}/{database}", hosts.join(","));
-        Ok(Self { config, tls, shown })
+        Ok(Self { config, tls, shown, written: url.to_owned() })
     }
 }
 
@@ -179,7 +187,8 @@ mod tests {
         ] {
             let parsed: PostgresUrl = url.parse().unwrap();
             assert_eq!((parsed.to_string().as_str(), &parsed.tls), (shown, &tls), "{url}");
-            assert!(!format!("{parsed:?}").contains("secret"));
+            assert!(!format!("{parsed:?} {parsed}").contains("secret"));
+            assert_eq!(parsed.expose(), url);
         }
         for (url, part) in [
             ("postgres://me@db", "names no database"),

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{Clock, HoldId, NanoDollars, OrgId, ProjectId, SystemClock};
 use headrace_ledger::{
-    CommandResult, GrantKind, JournalHistory as _, LedgerOperation, LedgerRefusal, Owner, Receipt,
-    SettleOutcome, SharedLedger, SharedLedgerOptions,
+    CommandResult, GrantKind, JournalHistory as _, LedgerAdmin as _, LedgerOperation, LedgerRefusal, Owner,
+    Receipt, SettleOutcome, SharedLedger, SharedLedgerOptions,
 };
 use headrace_postgres::{PostgresJournal, PostgresJournalHistory, PostgresPresence, PostgresUrl};
 
@@ -31,8 +31,8 @@ fn parsed(server: &PostgresServer) -> Arc<PostgresUrl> {
 }
 
 fn open_with(url: &Arc<PostgresUrl>, options: SharedLedgerOptions) -> SharedLedger {
-    let journal = PostgresJournal::new(Arc::clone(url)).unwrap();
-    let presence = PostgresPresence::new(Arc::clone(url)).unwrap();
+    let journal = PostgresJournal::new(Arc::clone(url));
+    let presence = PostgresPresence::new(Arc::clone(url));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let opened =
         SharedLedger::open(Box::new(journal), Box::new(presence), owner(), Box::new(owner), clock, options);
@@ -214,8 +214,8 @@ fn the_holds_of_a_gateway_that_ended_are_free_after_its_lease() {
         let survivor = open_with(&url, options);
         fund(&survivor, 100);
         // A gateway without threads renews nothing, like one that was killed.
-        let journal = PostgresJournal::new(Arc::clone(&url)).unwrap();
-        let presence = PostgresPresence::new(Arc::clone(&url)).unwrap();
+        let journal = PostgresJournal::new(Arc::clone(&url));
+        let presence = PostgresPresence::new(Arc::clone(&url));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (killed, mut hand) = SharedLedger::open_by_hand(
             Box::new(journal),
@@ -250,7 +250,7 @@ fn a_gateway_that_stops_with_the_lock_delays_others_for_less_than_a_second() {
         let url = parsed(&server);
         let ledger = open(&url);
         fund(&ledger, 1_000_000);
-        let mut stopped = PostgresJournal::new(Arc::clone(&url)).unwrap();
+        let mut stopped = PostgresJournal::new(Arc::clone(&url));
         let name = owner();
         headrace_ledger::SharedJournal::join(&mut stopped, name, 4).unwrap();
         headrace_ledger::SharedJournal::begin(&mut stopped, name, 0, 1, None).unwrap();
@@ -291,7 +291,7 @@ fn nobody_changes_a_row_of_the_journal_and_a_newer_programs_tables_are_refused()
             }
             client.batch_execute("UPDATE headrace.schema_version SET version = 99").await.unwrap();
         });
-        let mut journal = PostgresJournal::new(Arc::clone(&url)).unwrap();
+        let mut journal = PostgresJournal::new(Arc::clone(&url));
         let refused = headrace_ledger::SharedJournal::join(&mut journal, owner(), 4).unwrap_err();
         assert!(refused.to_string().contains("format 99"), "{refused}");
     });

@@ -164,7 +164,7 @@ impl DataDir {
     /// Opens a directory, and creates it first if necessary. With a `storage` URL, the stores are there from now on.
     pub(crate) fn create(
         dir: &Path,
-        storage: Option<&str>,
+        storage: Option<&StorageUrl>,
         key_hash_file: Option<&Path>,
         cache_salt_file: Option<&Path>,
     ) -> Result<Self, DataDirError> {
@@ -174,8 +174,19 @@ impl DataDir {
             source,
         })?;
         if let Some(url) = storage {
-            StorageUrl::parse_in(url, dir).map_err(DataDirError::Storage)?;
-            write_private(&dir.join(STORAGE_FILE), url)?;
+            let record = dir.join(STORAGE_FILE);
+            if *url == StorageUrl::of_folder(dir) {
+                // A directory with its own stores needs no record, and may then be moved.
+                let removed = std::fs::remove_file(&record);
+                match removed {
+                    Err(source) if source.kind() != ErrorKind::NotFound => {
+                        return Err(DataDirError::Io { doing: "remove", path: record, source });
+                    }
+                    _ => {}
+                }
+            } else {
+                write_private(&record, &url.expose())?;
+            }
         }
         Self::open(dir, key_hash_file, cache_salt_file)
     }

@@ -108,7 +108,7 @@ fn open(
         can_listen(config)?;
     }
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
-    let storage = config.storage.url.as_deref();
+    let storage = config.storage.url.as_ref();
     let data_dir = DataDir::create(&config.data_dir, storage, key_hash, salt);
     let data_dir = data_dir.map_err(|error| error.to_string())?;
     let roles = ServerRoles::open(config, plan, assets, &data_dir, wanted, context)?;

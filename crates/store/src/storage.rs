@@ -9,7 +9,7 @@ use headrace_domain::Clock;
 use headrace_identity::{KeyStore, OperatorStore, StoreError};
 use headrace_ledger::{
     JournalHistory, Ledger, LedgerAdmin, LedgerClient, LedgerError, LocalLedgerAdmin, OpenReport, Owner,
-    SharedLedger, SharedLedgerAdmin, SharedLedgerOptions,
+    SharedLedger, SharedLedgerOptions,
 };
 use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_postgres::{
@@ -284,8 +284,8 @@ fn shared_ledger(
     clock: &Arc<dyn Clock>,
     times: CommitTimes,
 ) -> Result<OpenedLedger, LedgerError> {
-    let journal = PostgresJournal::new(Arc::clone(database))?.timed(times);
-    let presence = PostgresPresence::new(Arc::clone(database))?;
+    let journal = PostgresJournal::new(Arc::clone(database)).timed(times);
+    let presence = PostgresPresence::new(Arc::clone(database));
     let (ledger, report) = SharedLedger::open(
         Box::new(journal),
         Box::new(presence),
@@ -294,9 +294,7 @@ fn shared_ledger(
         Arc::clone(clock),
         SharedLedgerOptions::default(),
     )?;
-    let history = Arc::new(PostgresJournalHistory::new(Arc::clone(database)));
-    let admin = SharedLedgerAdmin::new(ledger.clone(), history);
-    Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), owner, report })
+    Ok(OpenedLedger { client: Arc::new(ledger.clone()), admin: Arc::new(ledger), owner, report })
 }
 
 impl StorageReader {

@@ -12,7 +12,7 @@ const KINDS: &str = "sqlite:DIRECTORY, postgres://USER:PASSWORD@HOST/DATABASE";
 /// The place of a program's stores: a folder with one SQLite file per store, such as `sqlite:/var/lib/headrace`, or a
 /// database that several programs share, such as `postgres://db.example.com/headrace`. In the second case the folder
 /// has what each program keeps for itself.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageUrl {
     folder: PathBuf,
     database: Option<Arc<PostgresUrl>>,
@@ -99,6 +99,14 @@ impl StorageUrl {
         self.database.is_some()
     }
 
+    /// Returns the URL as it can be parsed again, with its password.
+    pub fn expose(&self) -> String {
+        match &self.database {
+            Some(database) => database.expose().to_owned(),
+            None => format!("sqlite:{}", self.folder.display()),
+        }
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -117,7 +125,7 @@ impl fmt::Display for StorageUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.database {
             Some(database) => database.fmt(f),
-            None => write!(f, "sqlite:{}", self.folder.display()),
+            None => f.write_str(&self.expose()),
         }
     }
 }
@@ -143,7 +151,11 @@ mod tests {
             ("sqlite://host/data", Err("names no directory of this machine")),
         ] {
             match (StorageUrl::parse_in(url, Path::new("/here")), expected) {
-                (Ok(found), Ok(shown)) => assert_eq!(found.to_string(), shown),
+                (Ok(found), Ok(shown)) => {
+                    assert_eq!(found.to_string(), shown);
+                    let again = StorageUrl::parse_in(&found.expose(), Path::new("/elsewhere")).unwrap();
+                    assert_eq!(again.to_string(), shown);
+                }
                 (Err(error), Err(text)) => {
                     let shown = error.to_string();
                     assert!(shown.contains(text) && !shown.contains("secret"), "{url}: {shown}");

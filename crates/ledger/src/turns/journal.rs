@@ -1,10 +1,12 @@
 //! The trait of a journal that several gateways append to. Knows neither how rows are decided nor which database keeps
 //! them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
 
+use crate::admin::JournalHistory;
 use crate::command::Owner;
 use crate::journal::{JournalError, JournalRow, StateSnapshot};
 use crate::replay::StoredRows;
@@ -67,6 +69,9 @@ pub trait SharedJournal: Send {
     /// # Errors
     /// Returns an error if the snapshot could not be stored.
     fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError>;
+
+    /// Returns a reader of the journal, which works beside all gateways.
+    fn history(&self) -> Arc<dyn JournalHistory>;
 
     /// Records that `owner` has ended and holds nothing.
     ///

@@ -9,9 +9,11 @@ use std::time::Duration;
 use headrace_domain::{Clock, HoldId, OrgId, ProjectId, UnixNanos};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::admin::{JournalHistory, LedgerAdmin};
 use crate::client::{LedgerClient, PendingBatch, StandingHint};
 use crate::command::{LedgerOperation, Owner};
 use crate::core::LedgerCore;
+use crate::durable::DurableFuture;
 use crate::journal::LedgerError;
 use crate::refusal::LedgerRefusal;
 use crate::service::{BatchResult, JournalHealth, OpenReport};
@@ -47,6 +49,7 @@ pub struct TurnHand {
 struct SharedLedgerHandle {
     shared: Arc<TurnShared>,
     options: SharedLedgerOptions,
+    history: Arc<dyn JournalHistory>,
     threads: Mutex<LedgerThreads>,
 }
 
@@ -154,6 +157,7 @@ impl SharedLedger {
         options: SharedLedgerOptions,
     ) -> Result<(Self, TurnWriter, OpenReport), LedgerError> {
         let (base, report) = TurnWriter::load(journal.as_mut(), owner)?;
+        let history = journal.history();
         let inner = TurnState {
             core: LedgerCore::over(base.state.clone()),
             queue: VecDeque::new(),
@@ -165,7 +169,7 @@ impl SharedLedger {
         let (inner, work, ended) = (Mutex::new(inner), Condvar::new(), Condvar::new());
         let shared = Arc::new(TurnShared { inner, work, ended, clock });
         let writer = TurnWriter::new(Arc::clone(&shared), journal, base, next_owner, options);
-        let handle = SharedLedgerHandle { shared, options, threads: Mutex::default() };
+        let handle = SharedLedgerHandle { shared, options, history, threads: Mutex::default() };
         Ok((Self { handle: Arc::new(handle) }, writer, report))
     }
 
@@ -177,7 +181,7 @@ impl SharedLedger {
         let shared = &self.handle.shared;
         let refused = |refusal: LedgerRefusal, count: usize| BatchResult {
             verdicts: vec![CommandResult::Refused(refusal); count],
-            durable: crate::durable::DurableFuture::now(),
+            durable: DurableFuture::now(),
         };
         let count = operations.len();
         let must_be_written = all_end_work(&operations);
@@ -204,12 +208,6 @@ impl SharedLedger {
         Ok(ReplyReceiver::new(reply, unclaimed))
     }
 
-    /// Decides a batch in the next turn, and blocks until its row is durable. `now` is the caller's clock, to which
-    /// expiries refer.
-    pub fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult {
-        self.enqueue(batch, now).map_or_else(|refused| refused, ReplyReceiver::wait)
-    }
-
     /// Applies all rows that any gateway has written, as far as the journal can be reached. Blocks for one turn, or until
     /// the wait for one is over.
     pub fn refresh(&self) {
@@ -221,32 +219,6 @@ impl SharedLedger {
         self.lock().core.hold_view(hold)
     }
 
-    /// Returns all open holds of all gateways, oldest id first.
-    pub fn open_holds(&self) -> Vec<HoldTaken> {
-        self.lock().core.open_holds()
-    }
-
-    /// Returns all projects with their organisations, sorted by both names.
-    pub fn projects(&self) -> Vec<(OrgId, ProjectId)> {
-        self.lock().core.projects()
-    }
-
-    /// Returns the amounts that an organisation and a project could spend as of the last turn. `None` if the
-    /// organisation has no such project.
-    pub fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
-        self.lock().core.standing(org, project, now)
-    }
-
-    /// Returns the totals over the whole ledger.
-    pub fn totals(&self) -> LedgerTotals {
-        self.lock().core.totals()
-    }
-
-    /// Returns the time of the newest transaction.
-    pub fn time(&self) -> UnixNanos {
-        self.lock().core.time()
-    }
-
     /// Returns the name under which this gateway takes holds now.
     pub fn owner(&self) -> Owner {
         self.lock().owner
@@ -256,24 +228,6 @@ impl SharedLedger {
     pub fn health(&self) -> JournalHealth {
         let inner = self.lock();
         JournalHealth { down: inner.status.refusal(), ..inner.health.clone() }
-    }
-
-    /// Writes the queue, releases the holds of this gateway that are still open, leaves the journal and ends the
-    /// threads. Blocks. Other handles refuse commands from now on.
-    ///
-    /// # Errors
-    /// Returns an error if the queue could not be written.
-    pub fn close(&self) -> Result<(), LedgerError> {
-        self.handle.shared.ask_to_close();
-        let threads = std::mem::take(&mut *self.handle.threads.lock());
-        let panicked = || LedgerError::Thread("it panicked".into());
-        let written =
-            threads.writer.map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(panicked())));
-        self.handle.shared.end();
-        for thread in threads.others {
-            thread.join().map_err(|_| panicked())?;
-        }
-        written
     }
 
     fn lock(&self) -> MutexGuard<'_, TurnState> {
@@ -300,5 +254,58 @@ impl LedgerClient for SharedLedger {
 
     fn health(&self) -> JournalHealth {
         Self::health(self)
+    }
+}
+
+/// Answers are as old as the last turn, which an idle gateway takes four times a second. After an empty batch, they
+/// include what other gateways wrote before it.
+impl LedgerAdmin for SharedLedger {
+    /// Decides a batch in the next turn, and blocks until its row is durable. `now` is the caller's clock, to which
+    /// expiries refer.
+    fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult {
+        self.enqueue(batch, now).map_or_else(|refused| refused, ReplyReceiver::wait)
+    }
+
+    fn totals(&self) -> LedgerTotals {
+        self.lock().core.totals()
+    }
+
+    fn open_holds(&self) -> Vec<HoldTaken> {
+        self.lock().core.open_holds()
+    }
+
+    fn projects(&self) -> Vec<(OrgId, ProjectId)> {
+        self.lock().core.projects()
+    }
+
+    fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
+        self.lock().core.standing(org, project, now)
+    }
+
+    fn time(&self) -> UnixNanos {
+        self.lock().core.time()
+    }
+
+    fn health(&self) -> JournalHealth {
+        Self::health(self)
+    }
+
+    fn history(&self) -> &dyn JournalHistory {
+        self.handle.history.as_ref()
+    }
+
+    /// Writes the queue, releases the holds of this gateway that are still open, leaves the journal and ends the
+    /// threads.
+    fn close(&self) -> Result<(), LedgerError> {
+        self.handle.shared.ask_to_close();
+        let threads = std::mem::take(&mut *self.handle.threads.lock());
+        let panicked = || LedgerError::Thread("it panicked".into());
+        let written =
+            threads.writer.map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err(panicked())));
+        self.handle.shared.end();
+        for thread in threads.others {
+            thread.join().map_err(|_| panicked())?;
+        }
+        written
     }
 }

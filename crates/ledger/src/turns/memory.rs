@@ -7,8 +7,10 @@ use std::time::Duration;
 use headrace_domain::UnixNanos;
 use parking_lot::Mutex;
 
+use crate::admin::JournalHistory;
 use crate::command::Owner;
 use crate::journal::{GENESIS, JournalError, JournalRow, LoadedJournal, StateSnapshot};
+use crate::verify::{VerifyReport, verify};
 
 use super::journal::{GatewayPresence, SharedJournal, StartedTurn, TurnStamp};
 
@@ -155,6 +157,10 @@ impl MemorySharedJournal {
 }
 
 impl SharedRows {
+    fn rows_after(&self, sequence: u64, limit: usize) -> Vec<JournalRow> {
+        self.rows.iter().filter(|row| row.sequence > sequence).take(limit).cloned().collect()
+    }
+
     fn write(&mut self, row: Option<&JournalRow>, stamp: TurnStamp, dead: &[Owner]) {
         if let Some(row) = row {
             self.rows.push(row.clone());
@@ -200,8 +206,7 @@ impl SharedJournal for MemorySharedJournal {
 
     fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
         self.reach()?;
-        let shared = self.shared.lock();
-        Ok(shared.rows.iter().filter(|row| row.sequence > sequence).take(limit).cloned().collect())
+        Ok(self.shared.lock().rows_after(sequence, limit))
     }
 
     fn begin(
@@ -225,7 +230,7 @@ impl SharedJournal for MemorySharedJournal {
             });
             lapsed.map(|(owner, _)| *owner).collect()
         });
-        let rows = shared.rows.iter().filter(|row| row.sequence > sequence).take(limit).cloned().collect();
+        let rows = shared.rows_after(sequence, limit);
         let last = shared.rows.last();
         Ok(StartedTurn {
             head: last.map_or(0, |row| row.sequence),
@@ -281,6 +286,10 @@ impl SharedJournal for MemorySharedJournal {
         Ok(())
     }
 
+    fn history(&self) -> Arc<dyn JournalHistory> {
+        Arc::new(self.clone())
+    }
+
     fn leave(&mut self, owner: Owner) -> Result<(), JournalError> {
         self.reach()?;
         if let Some(gateway) = self.shared.lock().gateways.get_mut(&owner) {
@@ -302,5 +311,15 @@ impl GatewayPresence for MemorySharedJournal {
             gateway.seen = time;
         }
         Ok(gateway.state == GatewayState::Live)
+    }
+}
+
+impl JournalHistory for MemorySharedJournal {
+    fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
+        Ok(self.shared.lock().rows_after(after, limit))
+    }
+
+    fn verify(&self) -> Result<VerifyReport, JournalError> {
+        Ok(verify(&self.contents()))
     }
 }

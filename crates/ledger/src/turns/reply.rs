@@ -60,14 +60,24 @@ impl ReplySlot {
         matches!(*self.state.lock(), ReplyState::Waiting(_))
     }
 
-    /// Gives up for a caller that still waits. Its batch has `operations` operations.
-    pub(super) fn give_up(&self, why: Arc<str>, operations: usize) {
-        self.end_wait(ReplyState::GivenUp(why, operations));
+    /// Delivers the verdicts. Returns them if no caller waits any more.
+    pub(super) fn deliver(&self, verdicts: Vec<CommandResult>) -> Result<(), Vec<CommandResult>> {
+        match self.end_wait(ReplyState::Arrived(verdicts)) {
+            Some(ReplyState::Arrived(verdicts)) => Err(verdicts),
+            _ => Ok(()),
+        }
     }
 
-    fn end_wait(&self, how: ReplyState) {
+    /// Gives up for a caller that still waits. Its batch has `operations` operations.
+    pub(super) fn give_up(&self, why: Arc<str>, operations: usize) {
+        // A caller that has its verdicts, or has left, needs no other answer.
+        let _ = self.end_wait(ReplyState::GivenUp(why, operations));
+    }
+
+    /// Ends the wait of a caller. Returns `how` if no caller waits any more.
+    fn end_wait(&self, how: ReplyState) -> Option<ReplyState> {
         let mut state = self.state.lock();
-        let ReplyState::Waiting(waker) = &mut *state else { return };
+        let ReplyState::Waiting(waker) = &mut *state else { return Some(how) };
         let waker = waker.take();
         *state = how;
         drop(state);
@@ -75,20 +85,7 @@ impl ReplySlot {
         if let Some(waker) = waker {
             waker.wake();
         }
-    }
-
-    /// Delivers the verdicts. Returns them if no caller waits any more.
-    pub(super) fn deliver(&self, verdicts: Vec<CommandResult>) -> Result<(), Vec<CommandResult>> {
-        let mut state = self.state.lock();
-        let ReplyState::Waiting(waker) = &mut *state else { return Err(verdicts) };
-        let waker = waker.take();
-        *state = ReplyState::Arrived(verdicts);
-        drop(state);
-        self.arrived.notify_all();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        Ok(())
+        None
     }
 }
 

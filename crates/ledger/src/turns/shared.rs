@@ -151,6 +151,16 @@ impl TurnShared {
         }
     }
 
+    /// Refuses new commands. The thread that takes turns ends when the queue is written.
+    pub(super) fn ask_to_close(&self) {
+        let mut inner = self.inner.lock();
+        if inner.status != TurnStatus::Closed {
+            inner.status = TurnStatus::Closing;
+        }
+        drop(inner);
+        self.work.notify_one();
+    }
+
     fn is_closed(&self) -> bool {
         self.inner.lock().status == TurnStatus::Closed
     }
@@ -190,17 +200,6 @@ impl UnclaimedHolds for TurnShared {
         let mut inner = self.inner.lock();
         let asked = inner.core.time();
         inner.queue.push_back(QueuedBatch { operations, asked, reply: None });
-        drop(inner);
-        self.work.notify_one();
-    }
-}
-
-impl TurnShared {
-    pub(super) fn ask_to_close(&self) {
-        let mut inner = self.inner.lock();
-        if inner.status != TurnStatus::Closed {
-            inner.status = TurnStatus::Closing;
-        }
         drop(inner);
         self.work.notify_one();
     }

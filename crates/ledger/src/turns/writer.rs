@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headrace_domain::{HoldId, UnixNanos};
-use parking_lot::MutexGuard;
 
-use crate::command::{LedgerOperation, Owner, Receipt, ReleaseReason};
+use crate::command::{LedgerOperation, Owner, Receipt};
 use crate::durable::JournalFailed;
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow, LedgerError, StateSnapshot};
 use crate::record::encode_payload;
@@ -19,7 +18,7 @@ use crate::transaction::Transaction;
 use crate::verdict::CommandResult;
 
 use super::journal::{SharedJournal, StartedTurn, TurnStamp};
-use super::reply::holds_taken;
+use super::reply::{UnclaimedHolds as _, holds_taken};
 use super::shared::{QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, not_written};
 
 /// The number of rows that a turn reads while it has the lock. A gateway that is further behind catches up without it.
@@ -245,6 +244,11 @@ impl TurnWriter {
         let lease = is_due.then_some(self.options.lease);
         loop {
             let started = self.journal.begin(self.owner, self.base.sequence, PAGE_ROWS, lease)?;
+            let is_other = |row: &JournalRow| row.previous != self.base.checksum;
+            if started.head < self.base.sequence || started.rows.first().is_some_and(is_other) {
+                self.journal.abandon();
+                return Err(self.journal_went_back(&started));
+            }
             if let Err(error) = self.follow_all(&started.rows) {
                 self.journal.abandon();
                 return Err(error);
@@ -255,7 +259,7 @@ impl TurnWriter {
                 self.catch_up(started.head)?;
                 continue;
             }
-            if (self.base.sequence, self.base.checksum) != (started.head, started.checksum) {
+            if self.base.checksum != started.checksum {
                 self.journal.abandon();
                 return Err(self.journal_went_back(&started));
             }
@@ -358,8 +362,7 @@ impl TurnWriter {
 
     fn journal_went_back(&mut self, started: &StartedTurn) -> LedgerError {
         let why: Arc<str> = format!(
-            "the shared journal went back: this gateway knows row {}, and the journal's last row is now {} with another content. \
-             The database lost acknowledged rows, for example in a failover to a standby that was not synchronous. Compare \
+            "the shared journal went back: this gateway knows row {}, and the journal, whose last row is now {}, does not have it. The database lost acknowledged rows, for example in a failover to a standby that was not synchronous. Compare \
              `headrace ledger verify` with a backup, then restart this gateway to continue from what the journal has",
             self.base.sequence, started.head
         )
@@ -465,7 +468,7 @@ impl TurnWriter {
     }
 
     /// Delivers verdicts. Holds whose caller has left are released in the next turn.
-    fn answer(&mut self, decided: Vec<DecidedBatch>) {
+    fn answer(&self, decided: Vec<DecidedBatch>) {
         let mut unclaimed: Vec<HoldId> = Vec::new();
         for DecidedBatch { batch, verdicts } in decided {
             if let Some(reply) = batch.reply
@@ -475,11 +478,7 @@ impl TurnWriter {
             }
         }
         if !unclaimed.is_empty() {
-            let operations = unclaimed.into_iter();
-            let operations = operations
-                .map(|hold| LedgerOperation::Release { hold, why: ReleaseReason::Cancelled })
-                .collect();
-            self.again.push_back(QueuedBatch { operations, asked: UnixNanos::new(0), reply: None });
+            self.shared.release(unclaimed);
         }
     }
 
@@ -520,7 +519,7 @@ impl TurnWriter {
 
 /// Decides one batch at the journal's time.
 fn decide_batch(
-    inner: &mut MutexGuard<'_, TurnState>,
+    inner: &mut TurnState,
     owner: Owner,
     time: UnixNanos,
     batch: &QueuedBatch,

@@ -1,7 +1,6 @@
 //! A PostgreSQL server for one test: its own data directory, a free port, and programs of every version that is
 //! installed.
 
-use std::io::Read as _;
 use std::net::TcpListener;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
@@ -24,6 +23,11 @@ pub(crate) struct PostgresServer {
 /// colons. Empty without the variable. The step `postgres` of the test command sets it.
 pub(crate) fn versions() -> Vec<PathBuf> {
     let named = std::env::var("HEADRACE_POSTGRES_BIN").unwrap_or_default();
+    if named.is_empty() {
+        println!(
+            "not run: HEADRACE_POSTGRES_BIN names no PostgreSQL (cargo run --release -p xtask -- test --only postgres)"
+        );
+    }
     named.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from).collect()
 }
 
@@ -73,7 +77,9 @@ impl PostgresServer {
         {
             postmaster.args(["-c", setting]);
         }
-        postmaster.stderr(Stdio::piped());
+        // A pipe that nothing reads would stop the server once it is full.
+        let log = self.folder.path().join("log");
+        postmaster.stderr(std::fs::File::options().create(true).append(true).open(&log).unwrap());
         let mut postmaster = postmaster.spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -84,9 +90,7 @@ impl PostgresServer {
                 break;
             }
             if let Some(ended) = postmaster.try_wait().unwrap() {
-                let mut said = String::new();
-                postmaster.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-                panic!("the server ended with {ended}: {said}");
+                panic!("the server ended with {ended}: {}", std::fs::read_to_string(log).unwrap());
             }
             assert!(Instant::now() < until, "the server did not start");
             std::thread::sleep(Duration::from_millis(50));
