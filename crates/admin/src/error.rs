@@ -99,6 +99,7 @@ const fn code_of(refusal: &LedgerRefusal) -> AdminCode {
         LedgerRefusal::Inconsistent { .. } => AdminCode::LedgerInconsistent,
         // These refusals concern calls only. No admin command holds, settles or has an idempotency key.
         LedgerRefusal::OutOfMoney { .. }
+        | LedgerRefusal::CallerEnded
         | LedgerRefusal::HeldInFlight { .. }
         | LedgerRefusal::BudgetExceeded { .. }
         | LedgerRefusal::UnknownHold { .. }

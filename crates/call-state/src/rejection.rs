@@ -311,6 +311,7 @@ impl From<LedgerRefusal> for Rejection {
             LedgerRefusal::Busy { .. } | LedgerRefusal::Unavailable { .. } => {
                 Self::journal_unavailable(&refusal.to_string())
             }
+            LedgerRefusal::CallerEnded => unauthenticated(&AuthRefusal::Revoked),
             LedgerRefusal::Overflow => Self::new(
                 Code::CostOverflow,
                 "What this call could cost does not fit 64-bit nano-dollars. Ask for fewer tokens.",

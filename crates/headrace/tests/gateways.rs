@@ -103,7 +103,8 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
             (made["value"]["key"]["id"].as_str().unwrap(), made["value"]["secret"].as_str().unwrap());
         until_status(&gateways[2], secret, 402).await;
         gateways[1].ok(&["keys", "revoke", id]);
-        until_status(&gateways[2], secret, 401).await;
+        let (status, body) = gateways[2].chat(secret, question(json!({ "max_tokens": 8 }))).await;
+        assert_eq!(status, 401, "the first call after the revocation: {body}");
         let backup = gateways[0].command(&["backup", root.path().join("copy").to_str().unwrap()]);
         assert!(!backup.status.success() && said(&backup).contains("pg_dump"), "{}", said(&backup));
         for mut gateway in gateways {

@@ -16,6 +16,15 @@ pub struct StoredKey {
     pub record: KeyRecord,
 }
 
+/// The records that changed in a store after a number of changes, with the number of changes after which they were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DirectoryChanges {
+    /// How often the records in the store had been changed.
+    pub changes: u64,
+    /// The changed records, as they are now. Nothing is noted in them.
+    pub records: StoredDirectory,
+}
+
 /// Everything in a store, in order of creation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredDirectory {
@@ -66,6 +75,13 @@ pub trait KeyStore: Send + Sync {
     /// them.
     fn changes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)
+    }
+
+    /// Reads the records that were changed after the first `seen` changes. A store that does not know them reads
+    /// everything.
+    fn changed_since(&self, _seen: u64) -> Result<DirectoryChanges, StoreError> {
+        let changes = self.changes()?.unwrap_or(0);
+        Ok(DirectoryChanges { changes, records: self.load_all()? })
     }
 
     /// Waits until no other process carries out an act that it announced, and keeps others from it until the lock is

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -18,6 +19,23 @@ pub trait LedgerClient: Send + Sync {
     /// nothing. An unreachable ledger refuses with [`crate::LedgerRefusal::Unavailable`] and does not wait forever.
     fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch;
 
+    /// Whether [`LedgerClient::decide_for`] checks the caller at the moment of the decision.
+    fn checks_callers(&self) -> bool {
+        false
+    }
+
+    /// Like [`LedgerClient::decide`]. If several gateways share the ledger, it also checks the caller of the batch at the
+    /// moment of the decision, after it has loaded what other gateways changed. An ended caller is refused with
+    /// [`crate::LedgerRefusal::CallerEnded`].
+    fn decide_for(
+        &self,
+        _caller: Arc<dyn CallerCheck>,
+        batch: Vec<LedgerOperation>,
+        now: UnixNanos,
+    ) -> PendingBatch {
+        self.decide(batch, now)
+    }
+
     /// Returns what an organisation and a project can spend, if that is known without asking. Only a hold decides.
     fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> StandingHint;
 
@@ -26,6 +44,12 @@ pub trait LedgerClient: Send + Sync {
 
     /// Returns the health of the ledger.
     fn health(&self) -> JournalHealth;
+}
+
+/// The caller on whose behalf a batch takes holds.
+pub trait CallerCheck: Send + Sync {
+    /// Whether the caller may still take holds, by the identities that this gateway has loaded. Must not block.
+    fn is_valid(&self) -> bool;
 }
 
 /// What an organisation and a project can spend, as far as it is known without asking.

@@ -26,7 +26,7 @@ mod verdict;
 pub mod verify;
 
 pub use admin::{JournalHistory, LedgerAdmin, LocalLedgerAdmin};
-pub use client::{LedgerClient, PendingBatch, StandingHint};
+pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
     ReleaseReason, SettleOutcome, StoredAnswer,
@@ -45,7 +45,7 @@ pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};
 pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
 pub use transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 pub use turns::{
-    CommitFault, GatewayPresence, MemorySharedJournal, SharedJournal, SharedLedger, SharedLedgerOptions,
-    StartedTurn, TurnHand, TurnOutcome, TurnStamp,
+    CommitFault, GatewayPresence, MemorySharedJournal, SharedIdentities, SharedJournal, SharedLedger,
+    SharedLedgerOptions, StartedTurn, TurnHand, TurnOutcome, TurnStamp,
 };
 pub use verdict::CommandResult;

@@ -118,6 +118,8 @@ pub enum LedgerRefusal {
         /// The maximum number of waiting changes.
         limit: usize,
     },
+    /// The caller's key was revoked before its hold could be taken.
+    CallerEnded,
     /// The journal cannot be written now, or the ledger is closed.
     Unavailable {
         /// The reason.
@@ -164,6 +166,7 @@ impl LedgerRefusal {
             Self::TooManyKeys { .. } => Code::TooManyIdempotencyKeys,
             Self::Invalid { .. } => Code::Invalid,
             Self::Overflow => Code::Overflow,
+            Self::CallerEnded => Code::InvalidApiKey,
             Self::Busy { .. } => Code::LedgerBusy,
             Self::Unavailable { .. } => Code::LedgerUnavailable,
             Self::Inconsistent { .. } => Code::LedgerInconsistent,
@@ -229,6 +232,7 @@ impl fmt::Display for LedgerRefusal {
             Self::Busy { queued, limit } => {
                 write!(f, "{queued} changes wait for the disk and {limit} may: try again in a moment")
             }
+            Self::CallerEnded => f.write_str("the key of this call was revoked"),
             Self::Unavailable { why } => write!(f, "the ledger cannot be written: {why}"),
             Self::Inconsistent { why } => write!(f, "the ledger refused to break its own rule: {why}"),
         }

@@ -9,6 +9,10 @@
 //! **A commit whose outcome is unknown** (the connection broke before the answer came) is resolved by the next turn: it
 //! happened if the journal has exactly that row. Otherwise its commands are decided again.
 //!
+//! **Callers are checked within the turn.** Revoking a key locks the same head. If identities changed, the turn ends, this
+//! gateway loads the changes, and the turn begins anew. So after a revocation was acknowledged, no gateway takes a hold
+//! with that key.
+//!
 //! **Time** is that of the journal, which is one clock for all gateways.
 //!
 //! **A gateway that ends** stops renewing its presence. After a lease, another gateway declares it dead in a turn and
@@ -22,7 +26,7 @@ mod reply;
 mod shared;
 mod writer;
 
-pub use journal::{GatewayPresence, SharedJournal, StartedTurn, TurnStamp};
+pub use journal::{GatewayPresence, SharedIdentities, SharedJournal, StartedTurn, TurnStamp};
 pub use ledger::{SharedLedger, TurnHand};
 pub use memory::{CommitFault, MemorySharedJournal};
 pub use shared::SharedLedgerOptions;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
-    ActLock, AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation,
-    OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    ActLock, AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, DirectoryChanges, KeyStore,
+    NotedRevocation, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
 };
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
@@ -33,6 +33,7 @@ const VERIFY_PAGE: usize = 1_000;
 const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL synchronous_commit = 'on'";
 /// Locks the head of the journal. Also the first statement of a turn, so that neither waits for the other in a ring.
 const CHANGED: &str = "UPDATE headrace.head SET directory = directory + 1 WHERE id = 0";
+const CHANGES: &str = "SELECT directory FROM headrace.head WHERE id = 0";
 const AUDIT_COLUMNS: &str = "seq, at, actor, act, subject, detail, previous, hash";
 
 /// A value and its type in the database.
@@ -134,28 +135,47 @@ fn unavailable(doing: &'static str, fault: SessionFault) -> StoreError {
 
 impl KeyStore for PostgresKeyStore {
     fn load_all(&self) -> Result<StoredDirectory, StoreError> {
+        Ok(self.changed_since(0)?.records)
+    }
+
+    fn changed_since(&self, seen: u64) -> Result<DirectoryChanges, StoreError> {
+        let seen = i64::try_from(seen).unwrap_or(i64::MAX);
         self.read("loading", LOAD_LIMIT, async |client| {
-            let (orgs, projects, keys) = tokio::join!(
-                client.query_typed("SELECT id, limits, regions, created FROM headrace.orgs ORDER BY position", &[]),
-                client.query_typed("SELECT id, org, limits, created FROM headrace.projects ORDER BY position", &[]),
+            let seen = [(&seen as _, Type::INT8)];
+            // All are sent at once, and read one snapshot.
+            let (begun, changes, orgs, projects, keys, ended) = tokio::join!(
+                client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+                client.query_typed_one(CHANGES, &[]),
+                client.query_typed(
+                    "SELECT id, limits, regions, created FROM headrace.orgs WHERE changed > $1 ORDER BY position",
+                    &seen
+                ),
+                client.query_typed(
+                    "SELECT id, org, limits, created FROM headrace.projects WHERE changed > $1 ORDER BY position",
+                    &seen
+                ),
                 client.query_typed(
                     "SELECT id, hash, org, project, name, hint, models, endpoints, limits, regions, created, expires, revoked \
-                     FROM headrace.keys ORDER BY position",
-                    &[]
+                     FROM headrace.keys WHERE changed > $1 ORDER BY position",
+                    &seen
                 ),
+                client.batch_execute("COMMIT"),
             );
-            Ok(StoredDirectory {
+            begun?;
+            ended?;
+            let records = StoredDirectory {
                 orgs: orgs?.iter().map(org).collect::<Result<_, _>>()?,
                 projects: projects?.iter().map(project).collect::<Result<_, _>>()?,
                 keys: keys?.iter().map(key).collect::<Result<_, _>>()?,
                 noted: Vec::new(),
-            })
+            };
+            Ok(DirectoryChanges { changes: number(&changes?, "directory")?, records })
         })
     }
 
     fn changes(&self) -> Result<Option<u64>, StoreError> {
         self.read("counting changes", LIMIT, async |client| {
-            let row = client.query_typed_one("SELECT directory FROM headrace.head WHERE id = 0", &[]).await?;
+            let row = client.query_typed_one(CHANGES, &[]).await?;
             Ok(Some(number(&row, "directory")?))
         })
     }

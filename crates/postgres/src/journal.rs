@@ -28,7 +28,7 @@ const SNAPSHOTS_KEPT: i64 = 3;
 /// loses its connection after half a second.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '2s'; \
     SET LOCAL idle_in_transaction_session_timeout = '500ms'; SET LOCAL synchronous_commit = 'on'";
-const LOCK: &str = "SELECT sequence, checksum FROM headrace.head WHERE id = 0 FOR UPDATE";
+const LOCK: &str = "SELECT sequence, checksum, directory FROM headrace.head WHERE id = 0 FOR UPDATE";
 /// Runs after the lock was taken, so that its time is not before that of the last row.
 const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
     EXISTS (SELECT FROM headrace.gateway WHERE owner = $1 AND state = 'live'), \
@@ -161,6 +161,7 @@ impl SharedJournal for PostgresJournal {
                 checksum,
                 time: UnixNanos::new(micros.saturating_mul(1_000)),
                 is_live: state.get(1),
+                identity_changes: u64::try_from(head.get::<_, i64>(2)).unwrap_or(0),
                 rows: rows.iter().map(row_of).collect::<Result<_, _>>()?,
                 lapsed: lapsed.into_iter().map(owner_of).collect::<Result<_, _>>()?,
             })

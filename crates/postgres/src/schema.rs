@@ -56,23 +56,35 @@ CREATE TABLE headrace.gateway (
     state          text        NOT NULL CHECK (state IN ('live', 'left', 'dead'))
 );
 CREATE INDEX live_gateways ON headrace.gateway (seen) WHERE state = 'live';
+-- `changed` of a record: the value of `head.directory` after its last change.
+CREATE FUNCTION headrace.number_change() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN NEW.changed := (SELECT directory FROM headrace.head WHERE id = 0); RETURN NEW; END $$;
 CREATE TABLE headrace.orgs (
     position bigint GENERATED ALWAYS AS IDENTITY,
+    changed  bigint NOT NULL,
     id       text   PRIMARY KEY,
     limits   text   NOT NULL,
     regions  text   NOT NULL,
     created  bigint NOT NULL
 );
+CREATE INDEX changed_orgs ON headrace.orgs (changed);
+CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.orgs
+    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
 CREATE TABLE headrace.projects (
     position bigint GENERATED ALWAYS AS IDENTITY,
+    changed  bigint NOT NULL,
     id       text   PRIMARY KEY,
     org      text   NOT NULL REFERENCES headrace.orgs (id),
     limits   text   NOT NULL,
     created  bigint NOT NULL,
     UNIQUE (id, org)
 );
+CREATE INDEX changed_projects ON headrace.projects (changed);
+CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.projects
+    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
 CREATE TABLE headrace.keys (
     position  bigint GENERATED ALWAYS AS IDENTITY,
+    changed   bigint NOT NULL,
     id        text   PRIMARY KEY,
     hash      bytea  NOT NULL UNIQUE CHECK (length(hash) = 32),
     org       text   NOT NULL,
@@ -88,6 +100,9 @@ CREATE TABLE headrace.keys (
     revoked   bigint,
     FOREIGN KEY (project, org) REFERENCES headrace.projects (id, org)
 );
+CREATE INDEX changed_keys ON headrace.keys (changed);
+CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.keys
+    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
 CREATE TABLE headrace.operators (
     position bigint GENERATED ALWAYS AS IDENTITY,
     id       text   PRIMARY KEY,

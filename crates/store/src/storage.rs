@@ -84,6 +84,8 @@ pub struct OpenedLedger {
     pub admin: Arc<dyn LedgerAdmin>,
     /// The name under which this process takes holds. A shared ledger may choose another one later.
     pub owner: Owner,
+    /// The same ledger if several gateways share it.
+    pub shared: Option<SharedLedger>,
     /// The results of opening it.
     pub report: OpenReport,
 }
@@ -223,7 +225,7 @@ impl Storage {
         }
         let (ledger, report) = Ledger::open(Box::new(journal), owner, now)?;
         let admin = LocalLedgerAdmin::new(ledger.clone(), self.reader().ledger());
-        Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), owner, report })
+        Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), owner, shared: None, report })
     }
 
     /// Opens the store of responses and conversations, and creates it if it is missing. With a guard, the disk's
@@ -294,7 +296,8 @@ fn shared_ledger(
         Arc::clone(clock),
         SharedLedgerOptions::default(),
     )?;
-    Ok(OpenedLedger { client: Arc::new(ledger.clone()), admin: Arc::new(ledger), owner, report })
+    let (client, admin) = (Arc::new(ledger.clone()), Arc::new(ledger.clone()));
+    Ok(OpenedLedger { client, admin, owner, shared: Some(ledger), report })
 }
 
 impl StorageReader {

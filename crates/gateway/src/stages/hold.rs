@@ -1,12 +1,14 @@
 //! Stage `hold`: takes limits and money, all or nothing. The hold covers the most expensive outcome: every prompt token
 //! in its most expensive class, every choice at full length.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::{Rejection, rate_headers};
-use headrace_domain::{Code, NanoDollars, ServiceTier, Stage, UnixNanos};
+use headrace_domain::{Code, KeyId, NanoDollars, ServiceTier, Stage, UnixNanos};
+use headrace_identity::{Directory, KeyEnd};
 use headrace_ledger::prices::Quote;
-use headrace_ledger::{CommandResult, LedgerOperation, LedgerRefusal};
+use headrace_ledger::{CallerCheck, CommandResult, LedgerOperation, LedgerRefusal};
 use headrace_limits::Scope;
 
 use crate::features::HoldTerms;
@@ -58,7 +60,14 @@ impl KeyedCall {
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
-        let mut transacted = parts.ledger.decide(vec![command], now).await;
+        let deciding = if parts.ledger.checks_callers() {
+            let caller =
+                KeyCheck { directory: Arc::clone(&parts.directory), key: self.principal.key.clone() };
+            parts.ledger.decide_for(Arc::new(caller), vec![command], now)
+        } else {
+            parts.ledger.decide(vec![command], now)
+        };
+        let mut transacted = deciding.await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
             self.principal.lease.release(now);
             features::on_hold_refused(context, &refusal);
@@ -69,6 +78,18 @@ impl KeyedCall {
         context.end_stage(Stage::Hold);
         let settlement = CallSettlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(FundedCall { work: self.work, settlement, headers })
+    }
+}
+
+/// Checks the key of a call at the moment when a shared ledger decides on its hold.
+struct KeyCheck {
+    directory: Arc<Directory>,
+    key: KeyId,
+}
+
+impl CallerCheck for KeyCheck {
+    fn is_valid(&self) -> bool {
+        self.directory.key_end(&self.key) != Some(KeyEnd::Revoked)
     }
 }
 

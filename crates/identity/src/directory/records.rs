@@ -9,8 +9,8 @@ use arc_swap::{ArcSwap, Guard};
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency};
 
 use crate::{
-    IdentityError, KeyHash, KeyRecord, OrgRecord, Principal, ProjectRecord, StoreError, StoredDirectory,
-    StoredKey,
+    IdentityError, KeyHash, KeyRecord, NotedRevocation, OrgRecord, Principal, ProjectRecord, StoreError,
+    StoredDirectory, StoredKey,
 };
 
 /// All records by id, with the projects of each organisation and the keys of each project.
@@ -35,12 +35,38 @@ impl Records {
             }
             records.put_key(key);
         }
-        for noted in stored.noted {
-            if let Some(key) = records.keys.get_mut(&noted.id) {
+        records.revoke_noted(&stored.noted);
+        Ok(records)
+    }
+
+    /// Adds or replaces records, and applies noted revocations. Returns the entries of all keys that this concerns.
+    pub(super) fn replace(&mut self, changed: StoredDirectory) -> Result<Vec<Entry>, IdentityError> {
+        let orgs: Vec<_> = changed.orgs.iter().map(|org| org.id.clone()).collect();
+        let projects: Vec<_> = changed.projects.iter().map(|project| project.id.clone()).collect();
+        let keys: Vec<_> = changed.keys.iter().map(|key| key.record.id.clone()).collect();
+        changed.orgs.into_iter().for_each(|org| self.put_org(org));
+        changed.projects.into_iter().for_each(|project| self.put_project(project));
+        changed.keys.into_iter().for_each(|key| self.put_key(key));
+        self.revoke_noted(&changed.noted);
+        let mut entries = Vec::new();
+        for org in &orgs {
+            entries.extend(self.entries_of_org(org)?);
+        }
+        for project in &projects {
+            entries.extend(self.entries_of_project(project)?);
+        }
+        for key in keys.iter().filter_map(|id| self.keys.get(id)) {
+            entries.push(self.entry(key)?);
+        }
+        Ok(entries)
+    }
+
+    fn revoke_noted(&mut self, noted: &[NotedRevocation]) {
+        for noted in noted {
+            if let Some(key) = self.keys.get_mut(&noted.id) {
                 key.record.revoked.get_or_insert(noted.audit.at);
             }
         }
-        Ok(records)
     }
 
     pub(super) fn put_org(&mut self, org: OrgRecord) {
@@ -186,13 +212,6 @@ impl Entries {
             #[cfg(test)]
             copied: std::sync::atomic::AtomicUsize::new(0),
         })
-    }
-
-    /// Takes over all entries of another table. Callers must not run at the same time.
-    pub(super) fn replace(&self, other: &Self) {
-        for (part, fresh) in self.parts.iter().zip(&other.parts) {
-            part.store(fresh.load_full());
-        }
     }
 
     /// The part that contains a hash, if any part does.

@@ -1,9 +1,8 @@
 //! What a directory does when several processes share its store: it loads the records that another one changed, and keeps
 //! others from finishing the same act. Must not know which process, or when to look.
 
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 
-use super::records::{Entries, Records};
 use super::{Directory, IdentityError};
 use crate::ActLock;
 
@@ -17,28 +16,35 @@ impl Directory {
         Ok(self.store.lock_acts()?)
     }
 
-    /// Loads all records again if another process changed the store. Returns whether it did. Call it regularly if
+    /// Loads the records that other processes changed in the store. Returns whether there were any. Call it regularly if
     /// several processes share the store. Blocks.
     ///
     /// # Errors
-    /// [`IdentityError::Store`] if the store fails. The records stay as they were.
+    /// [`IdentityError::Store`] if the store fails, or a changed record is corrupt. The next call reads them again.
     pub fn refresh(&self) -> Result<bool, IdentityError> {
         let Some(changes) = self.store.changes()? else { return Ok(false) };
-        if changes == self.changes_seen.load(Relaxed) {
+        if changes == self.changes_seen.load(Acquire) {
             return Ok(false);
         }
+        // Changes of this process wait, so that an older record does not replace a newer one.
         let waiting = self.waiting.lock();
-        let mut stored = self.store.load_all()?;
-        stored.noted.extend(waiting.iter().cloned());
-        let fresh = Records::of(stored)?;
-        let entries = Entries::of(&fresh)?;
+        let seen = self.changes_seen.load(Acquire);
+        // A store with fewer changes than before was restored from a backup.
+        let changed = self.store.changed_since(if changes < seen { 0 } else { seen })?;
+        let mut stored = changed.records;
+        stored.noted.clone_from(&waiting);
         let mut records = self.records.write();
-        *records = fresh;
-        self.entries.replace(&entries);
+        let entries = records.replace(stored)?;
+        self.entries.put(entries);
         drop(records);
         // Calls in flight check their keys again.
         self.revocations.fetch_add(1, Release);
-        self.changes_seen.store(changes, Relaxed);
+        self.changes_seen.store(changed.changes, Release);
         Ok(true)
+    }
+
+    /// Returns the number of changes of the store that are loaded. 0 if only this process changes the store.
+    pub fn changes_loaded(&self) -> u64 {
+        self.changes_seen.load(Acquire)
     }
 }

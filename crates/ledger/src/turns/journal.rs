@@ -89,6 +89,19 @@ pub trait GatewayPresence: Send {
     fn renew(&mut self, owner: Owner) -> Result<bool, JournalError>;
 }
 
+/// The identities that several gateways share, as far as this gateway has loaded them. Every change of theirs is counted
+/// under the same lock as the turns, so that a turn finds out whether it has loaded all of them.
+pub trait SharedIdentities: Send + Sync {
+    /// Returns the number of changes that are loaded.
+    fn loaded(&self) -> u64;
+
+    /// Loads the changes that other gateways made. Blocks.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be read.
+    fn load(&self) -> Result<(), JournalError>;
+}
+
 /// The journal at the start of a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartedTurn {
@@ -100,6 +113,8 @@ pub struct StartedTurn {
     pub time: UnixNanos,
     /// Whether the gateway of this turn is live. It was declared dead otherwise, and must not write.
     pub is_live: bool,
+    /// How often identities were changed.
+    pub identity_changes: u64,
     /// The first rows after the requested one.
     pub rows: Vec<JournalRow>,
     /// Live gateways that did not renew their presence. Empty if they were not asked for.

@@ -2,7 +2,7 @@
 //! too long. Knows neither how a turn is written nor where the journal is.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use headrace_domain::{Clock, HoldId, OrgId, ProjectId, UnixNanos};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::admin::{JournalHistory, LedgerAdmin};
-use crate::client::{LedgerClient, PendingBatch, StandingHint};
+use crate::client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 use crate::command::{LedgerOperation, Owner};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
@@ -21,7 +21,7 @@ use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
 use crate::transaction::HoldTaken;
 use crate::verdict::CommandResult;
 
-use super::journal::{GatewayPresence, SharedJournal};
+use super::journal::{GatewayPresence, SharedIdentities, SharedJournal};
 use super::reply::{ReplyReceiver, ReplySlot, UnclaimedHolds};
 use super::shared::{
     QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, WaitLimit, all_end_work,
@@ -167,7 +167,7 @@ impl SharedLedger {
             owner,
         };
         let (inner, work, ended) = (Mutex::new(inner), Condvar::new(), Condvar::new());
-        let shared = Arc::new(TurnShared { inner, work, ended, clock });
+        let shared = Arc::new(TurnShared { inner, work, ended, clock, identities: OnceLock::new() });
         let writer = TurnWriter::new(Arc::clone(&shared), journal, base, next_owner, options);
         let handle = SharedLedgerHandle { shared, options, history, threads: Mutex::default() };
         Ok((Self { handle: Arc::new(handle) }, writer, report))
@@ -177,6 +177,7 @@ impl SharedLedger {
         &self,
         operations: Vec<LedgerOperation>,
         now: UnixNanos,
+        caller: Option<Arc<dyn CallerCheck>>,
     ) -> Result<ReplyReceiver, BatchResult> {
         let shared = &self.handle.shared;
         let refused = |refusal: LedgerRefusal, count: usize| BatchResult {
@@ -200,7 +201,12 @@ impl SharedLedger {
             let at_nanos = shared.clock.monotonic_nanos().saturating_add(wait);
             inner.deadlines.push_back(WaitLimit { at_nanos, reply: Arc::clone(&reply), operations: count });
         }
-        inner.queue.push_back(QueuedBatch { operations, asked: now, reply: Some(Arc::clone(&reply)) });
+        inner.queue.push_back(QueuedBatch {
+            operations,
+            asked: now,
+            reply: Some(Arc::clone(&reply)),
+            caller,
+        });
         drop(inner);
         shared.work.notify_one();
         let shared: Weak<TurnShared> = Arc::downgrade(shared);
@@ -212,6 +218,23 @@ impl SharedLedger {
     /// the wait for one is over.
     pub fn refresh(&self) {
         let _ = self.transact(Vec::new(), UnixNanos::new(0));
+    }
+
+    /// Checks the callers of [`LedgerClient::decide_for`] against `identities` from now on. Later calls change nothing.
+    pub fn check_callers(&self, identities: Arc<dyn SharedIdentities>) {
+        let _ = self.handle.shared.identities.set(identities);
+    }
+
+    fn decided(
+        &self,
+        batch: Vec<LedgerOperation>,
+        now: UnixNanos,
+        caller: Option<Arc<dyn CallerCheck>>,
+    ) -> PendingBatch {
+        match self.enqueue(batch, now, caller) {
+            Ok(receiver) => PendingBatch::later(receiver),
+            Err(refused) => PendingBatch::now(refused),
+        }
     }
 
     /// Returns the state of a hold, as far as it is remembered.
@@ -237,10 +260,20 @@ impl SharedLedger {
 
 impl LedgerClient for SharedLedger {
     fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch {
-        match self.enqueue(batch, now) {
-            Ok(receiver) => PendingBatch::later(receiver),
-            Err(refused) => PendingBatch::now(refused),
-        }
+        self.decided(batch, now, None)
+    }
+
+    fn checks_callers(&self) -> bool {
+        self.handle.shared.identities.get().is_some()
+    }
+
+    fn decide_for(
+        &self,
+        caller: Arc<dyn CallerCheck>,
+        batch: Vec<LedgerOperation>,
+        now: UnixNanos,
+    ) -> PendingBatch {
+        self.decided(batch, now, Some(caller))
     }
 
     fn standing_hint(&self, _org: &OrgId, _project: &ProjectId) -> StandingHint {
@@ -263,7 +296,7 @@ impl LedgerAdmin for SharedLedger {
     /// Decides a batch in the next turn, and blocks until its row is durable. `now` is the caller's clock, to which
     /// expiries refer.
     fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult {
-        self.enqueue(batch, now).map_or_else(|refused| refused, ReplyReceiver::wait)
+        self.enqueue(batch, now, None).map_or_else(|refused| refused, ReplyReceiver::wait)
     }
 
     fn totals(&self) -> LedgerTotals {

@@ -34,6 +34,8 @@ struct HandleFaults {
 struct SharedRows {
     time: UnixNanos,
     rows: Vec<JournalRow>,
+    /// Each change of identities: the number of rows at that time.
+    identity_changes: Vec<usize>,
     stamps: Vec<TurnStamp>,
     snapshots: Vec<StateSnapshot>,
     gateways: BTreeMap<Owner, GatewayRecord>,
@@ -127,6 +129,22 @@ impl MemorySharedJournal {
                 shared.write(row.as_ref(), stamp, &dead);
             }
         }
+    }
+
+    /// Counts a change of identities, as a transaction that locks the head does. Returns `false` if the head is locked.
+    pub fn change_identities(&self) -> bool {
+        let mut shared = self.shared.lock();
+        let is_free = shared.locked.is_none();
+        if is_free {
+            let rows = shared.rows.len();
+            shared.identity_changes.push(rows);
+        }
+        is_free
+    }
+
+    /// Returns the number of rows at each change of identities, in order.
+    pub fn identity_changes(&self) -> Vec<usize> {
+        self.shared.lock().identity_changes.clone()
     }
 
     /// Returns the whole content.
@@ -237,6 +255,7 @@ impl SharedJournal for MemorySharedJournal {
             checksum: last.map_or(GENESIS, |row| row.checksum),
             time,
             is_live: shared.is_live(owner),
+            identity_changes: shared.identity_changes.len() as u64,
             rows,
             lapsed,
         })

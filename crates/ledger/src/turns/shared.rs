@@ -2,18 +2,20 @@
 //! deadlines. Must not know how a turn is written.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use headrace_domain::{Clock, HoldId, UnixNanos};
 use parking_lot::{Condvar, Mutex};
 
+use crate::client::CallerCheck;
 use crate::command::{LedgerOperation, Owner, ReleaseReason};
 use crate::core::LedgerCore;
 use crate::durable::JournalFailed;
 use crate::journal::LedgerError;
 use crate::service::JournalHealth;
 
+use super::journal::SharedIdentities;
 use super::reply::{ReplySlot, UnclaimedHolds};
 
 /// The options of a shared ledger. Every limit names its unit.
@@ -52,6 +54,8 @@ pub(super) struct TurnShared {
     /// Signals the other threads to end.
     pub(super) ended: Condvar,
     pub(super) clock: Arc<dyn Clock>,
+    /// The identities that callers are checked against. Callers are not checked before they are set.
+    pub(super) identities: OnceLock<Arc<dyn SharedIdentities>>,
 }
 
 pub(super) struct TurnState {
@@ -90,6 +94,8 @@ pub(super) struct QueuedBatch {
     pub(super) asked: UnixNanos,
     /// `None` if no caller waits.
     pub(super) reply: Option<Arc<ReplySlot>>,
+    /// The caller to check at the moment of the decision.
+    pub(super) caller: Option<Arc<dyn CallerCheck>>,
 }
 
 impl QueuedBatch {
@@ -199,7 +205,7 @@ impl UnclaimedHolds for TurnShared {
             operations.map(|hold| LedgerOperation::Release { hold, why: ReleaseReason::Cancelled }).collect();
         let mut inner = self.inner.lock();
         let asked = inner.core.time();
-        inner.queue.push_back(QueuedBatch { operations, asked, reply: None });
+        inner.queue.push_back(QueuedBatch { operations, asked, reply: None, caller: None });
         drop(inner);
         self.work.notify_one();
     }

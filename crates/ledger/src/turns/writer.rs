@@ -11,6 +11,7 @@ use crate::command::{LedgerOperation, Owner, Receipt};
 use crate::durable::JournalFailed;
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow, LedgerError, StateSnapshot};
 use crate::record::encode_payload;
+use crate::refusal::LedgerRefusal;
 use crate::replay::{ReplayedState, replay};
 use crate::service::OpenReport;
 use crate::snapshot;
@@ -30,6 +31,8 @@ const LAPSE_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// The first wait after a turn that failed. It doubles up to [`MAX_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const MAX_RETRY: Duration = Duration::from_millis(400);
+/// How often a turn begins anew because identities changed while it loaded them.
+const IDENTITY_LOADS: u32 = 16;
 /// The number of failed turns after which closing gives up.
 const CLOSING_TRIES: u32 = 20;
 
@@ -186,7 +189,7 @@ impl TurnWriter {
         let ended = vec![self.owner];
         let asked = UnixNanos::new(0);
         let operations = vec![LedgerOperation::ReleaseOwners { ended }];
-        self.again.push_back(QueuedBatch { operations, asked, reply: None });
+        self.again.push_back(QueuedBatch { operations, asked, reply: None, caller: None });
         let mut tries = 0;
         while !self.again.is_empty() || self.unknown.is_some() {
             tries += 1;
@@ -242,6 +245,7 @@ impl TurnWriter {
         let is_due = since(self.in_contact_since) >= self.options.lease
             && self.checked_lapsed.is_none_or(|at| since(at) >= LAPSE_CHECK_EVERY);
         let lease = is_due.then_some(self.options.lease);
+        let mut loads = 0;
         loop {
             let started = self.journal.begin(self.owner, self.base.sequence, PAGE_ROWS, lease)?;
             let is_other = |row: &JournalRow| row.previous != self.base.checksum;
@@ -269,10 +273,37 @@ impl TurnWriter {
                 self.rename()?;
                 return Ok(None);
             }
+            if self.must_load_identities(&started) {
+                // Without the lock: a change may wait for it.
+                self.journal.abandon();
+                loads += 1;
+                self.load_identities(loads)?;
+                continue;
+            }
             if is_due {
                 self.checked_lapsed = Some(now);
             }
             return Ok(Some(started));
+        }
+    }
+
+    /// Whether callers must be checked in this turn against identities that changed since they were loaded.
+    fn must_load_identities(&self, started: &StartedTurn) -> bool {
+        let has_changed =
+            self.shared.identities.get().is_some_and(|known| known.loaded() < started.identity_changes);
+        let has_caller = |batch: &QueuedBatch| batch.caller.is_some();
+        has_changed
+            && (self.again.iter().any(has_caller) || self.shared.inner.lock().queue.iter().any(has_caller))
+    }
+
+    fn load_identities(&self, loads: u32) -> Result<(), LedgerError> {
+        if loads > IDENTITY_LOADS {
+            let why = "identities change faster than this gateway can load them".to_owned();
+            return Err(JournalError::Io(why).into());
+        }
+        match self.shared.identities.get() {
+            Some(known) => Ok(known.load()?),
+            None => Ok(()),
         }
     }
 
@@ -372,6 +403,8 @@ impl TurnWriter {
 
     /// Decides all batches that wait, and releases the holds of dead gateways.
     fn decide(&mut self, started: &StartedTurn, dead: &[Owner]) -> (Vec<DecidedBatch>, Vec<Transaction>) {
+        let has_all_identities =
+            self.shared.identities.get().is_none_or(|known| known.loaded() >= started.identity_changes);
         let mut transactions = Vec::new();
         let mut decided = Vec::new();
         let mut inner = self.shared.inner.lock();
@@ -394,7 +427,17 @@ impl TurnWriter {
             if batch.is_abandoned() {
                 continue;
             }
-            let verdicts = decide_batch(&mut inner, self.owner, started.time, &batch, &mut transactions);
+            if batch.caller.is_some() && !has_all_identities {
+                // It arrived after this turn began. The next one loads identities first.
+                self.again.push_front(batch);
+                break;
+            }
+            let has_ended = batch.caller.as_ref().is_some_and(|caller| !caller.is_valid());
+            let verdicts = if has_ended {
+                vec![CommandResult::Refused(LedgerRefusal::CallerEnded); batch.operations.len()]
+            } else {
+                decide_batch(&mut inner, self.owner, started.time, &batch, &mut transactions)
+            };
             decided.push(DecidedBatch { batch, verdicts });
         }
         (decided, transactions)

@@ -1,6 +1,7 @@
 //! The gateway role: the stores, the upstreams, and the gateway that answers calls with them. Must not know how calls
 //! arrive, nor how an engine computes.
 
+mod shared_identities;
 mod stores;
 
 use std::sync::Arc;
@@ -34,8 +35,6 @@ use crate::{canaries, gauges, objects, spending};
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
 /// Interval at which holds that no call settled are expired.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// Interval at which changes of keys that other servers made are loaded.
-const REFRESH_EVERY: Duration = Duration::from_millis(250);
 /// Interval at which idle limit counters are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 /// Cache of the tokenizer assets of workers' models, relative to the data directory.
@@ -119,7 +118,8 @@ impl GatewayRole {
         tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
         tasks.spawn(stores.health().tend());
         if stores.is_shared {
-            tasks.spawn(refresh_identities(Arc::clone(&stores.directory), Arc::clone(&stores.operators)));
+            let (directory, operators) = (Arc::clone(&stores.directory), Arc::clone(&stores.operators));
+            tasks.spawn(shared_identities::refresh(directory, operators));
         }
         tasks.spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&stores.directory)));
         tasks.spawn(objects::tend(Arc::downgrade(gateway)));
@@ -210,28 +210,6 @@ async fn expire_holds(ledger: Arc<dyn LedgerClient>, clock: Arc<dyn Clock>) {
         }
         // A failing journal reports its own error; the next tick retries.
         let _ = done.durable.await;
-    }
-}
-
-/// Loads keys and operators that other servers changed, until the future is dropped.
-async fn refresh_identities(directory: Arc<Directory>, operators: Arc<Operators>) {
-    let mut was_failing = false;
-    loop {
-        tokio::time::sleep(REFRESH_EVERY).await;
-        let (directory, operators) = (Arc::clone(&directory), Arc::clone(&operators));
-        let refresh = move || match directory.refresh() {
-            Ok(true) => operators.refresh(),
-            Ok(false) => Ok(()),
-            Err(error) => Err(error),
-        };
-        let refreshed = tokio::task::spawn_blocking(refresh).await;
-        let failure = refreshed.ok().and_then(Result::err);
-        if let Some(error) = &failure
-            && !was_failing
-        {
-            tracing::error!(%error, "changes of keys that other servers made cannot be loaded; trying again");
-        }
-        was_failing = failure.is_some();
     }
 }
 

@@ -12,6 +12,7 @@ use headrace_store::disk::{DiskBallast, DiskGuard, DiskSpace};
 use headrace_terminal::output;
 use headrace_trace::{RecorderConfig, TraceRecorder};
 
+use super::shared_identities::DirectoryIdentities;
 use crate::datadir::DataDir;
 use crate::health::StoreHealth;
 use crate::objects::ObjectStores;
@@ -53,7 +54,10 @@ impl GatewayStores {
         let timed = Arc::clone(&context.metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
         let opened = data_dir.ledger(&context.clock, times).map_err(|error| error.to_string())?;
-        let OpenedLedger { client: ledger_client, admin: ledger, owner, report } = opened;
+        let OpenedLedger { client: ledger_client, admin: ledger, owner, shared, report } = opened;
+        if let Some(shared) = &shared {
+            shared.check_callers(Arc::new(DirectoryIdentities(Arc::clone(&directory))));
+        }
         if let Some(why) = &report.snapshot_refused {
             tracing::warn!(why, "the ledger's snapshot was passed over and everything replayed");
         }

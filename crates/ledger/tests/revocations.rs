@@ -1,0 +1,261 @@
+//! Seeded races between revoking a key on one gateway and holding with it on another. After a revocation was
+//! acknowledged, no gateway takes a hold with that key. `HEADRACE_SEEDS=n` runs more seeds; a failure prints its seed, and
+//! `HEADRACE_SEED=n` runs that one alone.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "support/world.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod world;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use headrace_domain::{Clock, ManualClock, UnixNanos};
+use headrace_ledger::{
+    CallerCheck, CommandResult, CommitFault, JournalError, JournalEvent, LedgerClient as _, LedgerRefusal,
+    MemorySharedJournal, Owner, PendingBatch, SharedIdentities, SharedLedger, SharedLedgerOptions, TurnHand,
+    decode_row,
+};
+
+use world::{START, at, grant, hold, open};
+
+const KEYS: usize = 6;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % bound
+    }
+
+    fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).unwrap()
+    }
+}
+
+/// The revoked keys, in the order of their revocation: one list in the database, and one copy in each gateway.
+struct KnownKeys {
+    database: Arc<Mutex<Vec<usize>>>,
+    loaded: Mutex<Vec<usize>>,
+    is_cut: Mutex<bool>,
+}
+
+impl SharedIdentities for KnownKeys {
+    fn loaded(&self) -> u64 {
+        self.loaded.lock().unwrap().len() as u64
+    }
+
+    fn load(&self) -> Result<(), JournalError> {
+        if *self.is_cut.lock().unwrap() {
+            return Err(JournalError::Io("the connection is cut".into()));
+        }
+        let all = self.database.lock().unwrap().clone();
+        *self.loaded.lock().unwrap() = all;
+        Ok(())
+    }
+}
+
+struct Caller {
+    key: usize,
+    known: Arc<KnownKeys>,
+}
+
+impl CallerCheck for Caller {
+    fn is_valid(&self) -> bool {
+        !self.known.loaded.lock().unwrap().contains(&self.key)
+    }
+}
+
+struct Gateway {
+    ledger: SharedLedger,
+    hand: TurnHand,
+    journal: MemorySharedJournal,
+    known: Arc<KnownKeys>,
+    asked: Vec<(u128, usize, PendingBatch)>,
+}
+
+struct World {
+    random: Random,
+    clock: Arc<ManualClock>,
+    journal: MemorySharedJournal,
+    revoked: Arc<Mutex<Vec<usize>>>,
+    gateways: Vec<Gateway>,
+    keys_of_holds: BTreeMap<u128, usize>,
+    /// Calls refused because their key was revoked.
+    ended: usize,
+}
+
+fn poll(pending: &mut PendingBatch) -> Option<CommandResult> {
+    match Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result.verdicts.into_iter().next(),
+        Poll::Pending => None,
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let clock = Arc::new(ManualClock::at(UnixNanos::new(START)));
+        let journal = MemorySharedJournal::new();
+        journal.set_time(UnixNanos::new(START));
+        let revoked = Arc::new(Mutex::new(Vec::new()));
+        let count = 2 + u128::from(random.below(3));
+        let mut gateways: Vec<_> =
+            (1..=count).map(|owner| gateway(owner, &journal, &clock, &revoked)).collect();
+        let mut opened = gateways[0].ledger.decide(vec![open("o", "p"), grant("o", 1_000_000)], at(0));
+        gateways[0].hand.turn();
+        assert!(poll(&mut opened).unwrap().is_done());
+        Self { random, clock, journal, revoked, gateways, keys_of_holds: BTreeMap::new(), ended: 0 }
+    }
+
+    fn step(&mut self) {
+        let index = self.random.index(self.gateways.len());
+        let gateway = &mut self.gateways[index];
+        match self.random.below(24) {
+            0..=8 => {
+                let (key, id) = (self.random.index(KEYS), self.keys_of_holds.len() as u128 + 1);
+                self.keys_of_holds.insert(id, key);
+                let caller = Arc::new(Caller { key, known: Arc::clone(&gateway.known) });
+                gateway.asked.push((id, key, gateway.ledger.decide_for(caller, vec![hold(id, 1)], at(0))));
+            }
+            9..=17 => {
+                gateway.hand.turn();
+            }
+            18 | 19 => {
+                let key = self.random.index(KEYS);
+                // The transaction locks the head, and gives up if a turn keeps it locked.
+                let mut revoked = self.revoked.lock().unwrap();
+                if !revoked.contains(&key) && self.journal.change_identities() {
+                    revoked.push(key);
+                }
+            }
+            20 => {
+                let faults =
+                    [CommitFault::Refused, CommitFault::Lost, CommitFault::Unheard, CommitFault::Late];
+                gateway.journal.fail_commit(faults[self.random.index(4)]);
+            }
+            21 => {
+                *gateway.known.is_cut.lock().unwrap() = self.random.below(2) == 0;
+            }
+            22 => self.journal.arrive(self.random.below(2) == 0),
+            _ => {
+                // The regular poll, or a pause.
+                if self.random.below(2) == 0 {
+                    let _ = gateway.known.load();
+                }
+                let pause = Duration::from_millis(self.random.below(700));
+                self.clock.advance(pause);
+                self.journal.set_time(self.clock.now());
+                self.gateways.iter_mut().for_each(|gateway| gateway.hand.give_up());
+            }
+        }
+        self.listen(index);
+    }
+
+    fn listen(&mut self, index: usize) {
+        let (revoked, ended) = (self.revoked.lock().unwrap().clone(), &mut self.ended);
+        self.gateways[index].asked.retain_mut(|(id, key, pending)| {
+            match poll(pending) {
+                None => return true,
+                Some(CommandResult::Done(_) | CommandResult::Refused(LedgerRefusal::Unavailable { .. })) => {}
+                Some(CommandResult::Refused(LedgerRefusal::CallerEnded)) => {
+                    assert!(revoked.contains(key), "key {key} of hold {id} is valid");
+                    *ended += 1;
+                }
+                Some(other) => panic!("hold {id}: {other:?}"),
+            }
+            false
+        });
+    }
+
+    /// Ends all faults, and checks each hold in the journal against the order of revocations.
+    fn finish(mut self) -> usize {
+        self.journal.arrive(true);
+        for index in 0..self.gateways.len() {
+            let gateway = &mut self.gateways[index];
+            gateway.journal.heal();
+            *gateway.known.is_cut.lock().unwrap() = false;
+            for _ in 0..3 {
+                gateway.hand.turn();
+            }
+            self.listen(index);
+            assert!(self.gateways[index].asked.is_empty(), "every caller has an answer");
+        }
+        let (revoked, changes) = (self.revoked.lock().unwrap().clone(), self.journal.identity_changes());
+        assert_eq!(revoked.len(), changes.len());
+        for (row, stored) in self.journal.contents().rows.iter().enumerate() {
+            for transaction in decode_row(stored).unwrap() {
+                let JournalEvent::Held(held) = transaction.event else { continue };
+                let key = self.keys_of_holds[&held.hold.bits()];
+                if let Some(change) = revoked.iter().position(|revoked| *revoked == key) {
+                    let rows = changes[change];
+                    assert!(
+                        row < rows,
+                        "row {} holds with key {key}, which was revoked after row {rows}",
+                        row + 1
+                    );
+                }
+            }
+        }
+        self.ended
+    }
+}
+
+fn gateway(
+    owner: u128,
+    journal: &MemorySharedJournal,
+    clock: &Arc<ManualClock>,
+    revoked: &Arc<Mutex<Vec<usize>>>,
+) -> Gateway {
+    let handle = journal.other_handle();
+    let mut renamed = owner << 32;
+    let next_owner = Box::new(move || {
+        renamed += 1;
+        Owner::new(renamed)
+    });
+    let (ledger, hand) = SharedLedger::open_by_hand(
+        Box::new(handle.clone()),
+        Box::new(handle.clone()),
+        Owner::new(owner),
+        next_owner,
+        Arc::clone(clock) as Arc<dyn Clock>,
+        SharedLedgerOptions::default(),
+    )
+    .unwrap();
+    let known = Arc::new(KnownKeys {
+        database: Arc::clone(revoked),
+        loaded: Mutex::default(),
+        is_cut: Mutex::default(),
+    });
+    ledger.check_callers(Arc::clone(&known) as Arc<dyn SharedIdentities>);
+    Gateway { ledger, hand, journal: handle, known, asked: Vec::new() }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn no_hold_is_taken_with_a_key_after_its_revocation_was_acknowledged() {
+    let seeds = 1..=number("HEADRACE_SEEDS").unwrap_or(1_000);
+    let mut ended = 0;
+    for seed in number("HEADRACE_SEED").map_or(seeds, |seed| seed..=seed) {
+        println!("HEADRACE_SEED={seed}");
+        let mut world = World::new(seed);
+        for _ in 0..120 {
+            world.step();
+        }
+        ended += world.finish();
+    }
+    println!("{ended} calls were refused because their key was revoked");
+    assert!(number("HEADRACE_SEED").is_some() || ended > 1_000, "the races happened");
+}
