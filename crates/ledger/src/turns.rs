@@ -19,6 +19,7 @@
 //! releases its holds. A gateway that was declared dead by mistake writes nothing more under its old [`Owner`]; it
 //! continues under a new one.
 
+mod decide;
 mod journal;
 mod ledger;
 mod memory;

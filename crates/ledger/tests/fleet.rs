@@ -715,3 +715,26 @@ fn an_outage_longer_than_the_lease_makes_no_gateway_declare_another_one_dead() {
     assert_eq!(gateways[1].hand.turn(), TurnOutcome::Written);
     assert!(poll(&mut settled).unwrap()[0].is_done());
 }
+
+#[test]
+fn a_jump_of_the_journals_clock_stops_decisions_until_it_is_set_right() {
+    let (journal, clock, mut gateways) = fleet(1);
+    fund(&mut gateways[0], 100);
+    let hour = Duration::from_secs(3600);
+    // A night without calls is no jump.
+    clock.advance(8 * hour);
+    journal.set_time(clock.now());
+    gateways[0].hand.renew();
+    let mut held = gateways[0].ledger.decide(vec![hold(1, 10)], at(0));
+    gateways[0].hand.turn();
+    assert!(poll(&mut held).unwrap()[0].is_done());
+    journal.set_time(clock.now().after(hour + Duration::from_secs(1)));
+    let mut held = gateways[0].ledger.decide(vec![hold(2, 10)], at(0));
+    assert_eq!(gateways[0].hand.turn(), TurnOutcome::Failed);
+    let down = gateways[0].ledger.health().down.unwrap();
+    assert!(down.contains("clock is 3601 s ahead"), "{down}");
+    journal.set_time(clock.now().after(hour));
+    assert_eq!(gateways[0].hand.turn(), TurnOutcome::Written);
+    assert!(poll(&mut held).unwrap()[0].is_done());
+    assert!(verify(&journal.contents()).ok());
+}

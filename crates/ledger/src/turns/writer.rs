@@ -18,6 +18,7 @@ use crate::snapshot;
 use crate::transaction::Transaction;
 use crate::verdict::CommandResult;
 
+use super::decide::decide_batch;
 use super::journal::{SharedJournal, StartedTurn, TurnStamp};
 use super::reply::{UnclaimedHolds as _, holds_taken};
 use super::shared::{QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, not_written};
@@ -28,6 +29,8 @@ const PAGE_ROWS: usize = 500;
 const ROW_TRANSACTIONS: usize = 4_096;
 /// How often a gateway looks for others that ended.
 const LAPSE_CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How much the journal's clock may gain on this machine's monotonic clock. Budgets would turn over too early beyond it.
+const MAX_CLOCK_GAIN: Duration = Duration::from_secs(3600);
 /// The first wait after a turn that failed. It doubles up to [`MAX_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(25);
 const MAX_RETRY: Duration = Duration::from_millis(400);
@@ -71,6 +74,8 @@ pub(super) struct TurnWriter {
     /// gateway can renew its presence.
     in_contact_since: u64,
     rows_since_snapshot: u64,
+    /// The journal's clock at the first turn, and the monotonic clock of this machine at that time.
+    first_times: Option<(UnixNanos, u64)>,
 }
 
 /// A batch with its verdicts, which its caller learns after the commit.
@@ -128,6 +133,7 @@ impl TurnWriter {
             checked_lapsed: None,
             in_contact_since,
             rows_since_snapshot,
+            first_times: None,
         }
     }
 
@@ -268,6 +274,10 @@ impl TurnWriter {
                 return Err(self.journal_went_back(&started));
             }
             self.resolve_unknown();
+            if let Err(error) = self.check_clock(started.time) {
+                self.journal.abandon();
+                return Err(error);
+            }
             if !started.is_live {
                 self.journal.abandon();
                 self.rename()?;
@@ -305,6 +315,21 @@ impl TurnWriter {
             Some(known) => Ok(known.load()?),
             None => Ok(()),
         }
+    }
+
+    /// Checks that the journal's clock did not jump ahead since the first turn. It may be set right again.
+    fn check_clock(&mut self, time: UnixNanos) -> Result<(), LedgerError> {
+        let now = self.shared.clock.monotonic_nanos();
+        let (first, since) = *self.first_times.get_or_insert((time, now));
+        let gained = time.since(first).saturating_sub(Duration::from_nanos(now.saturating_sub(since)));
+        if gained <= MAX_CLOCK_GAIN {
+            return Ok(());
+        }
+        let why = format!(
+            "the database's clock is {} s ahead of where it was when this gateway started, so that budgets would turn over too early: set the clock right, or restart this gateway if the clock is right now",
+            gained.as_secs()
+        );
+        Err(JournalError::Io(why).into())
     }
 
     /// Applies rows without the lock until row `head` is reached.
@@ -557,49 +582,5 @@ impl TurnWriter {
             Ok(()) => inner.health.snapshots += 1,
             Err(_) => inner.health.snapshot_failures += 1,
         }
-    }
-}
-
-/// Decides one batch at the journal's time.
-fn decide_batch(
-    inner: &mut TurnState,
-    owner: Owner,
-    time: UnixNanos,
-    batch: &QueuedBatch,
-    transactions: &mut Vec<Transaction>,
-) -> Vec<CommandResult> {
-    let mut verdicts = Vec::with_capacity(batch.operations.len());
-    for operation in &batch.operations {
-        let verdict = match operation {
-            LedgerOperation::ExpireHolds => {
-                let expired = inner.core.expire_own(owner, time, transactions);
-                if let Receipt::ReleasedMany { holds, .. } = &expired {
-                    inner.health.expired += holds.len() as u64;
-                }
-                Ok(expired)
-            }
-            operation => {
-                let operation = translated(operation.clone(), owner, time, batch.asked);
-                inner.core.apply_to(operation, time, transactions)
-            }
-        };
-        verdicts.push(verdict.map_or_else(CommandResult::Refused, CommandResult::Done));
-    }
-    verdicts
-}
-
-/// Translates an operation from the caller's clock to the journal's, and to the name under which this gateway holds.
-fn translated(
-    operation: LedgerOperation,
-    owner: Owner,
-    time: UnixNanos,
-    asked: UnixNanos,
-) -> LedgerOperation {
-    match operation {
-        LedgerOperation::Hold { hold, org, project, amount, owner: _, expires, idempotency } => {
-            let expires = time.after(expires.since(asked));
-            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency }
-        }
-        other => other,
     }
 }

@@ -1,0 +1,53 @@
+//! Decides one batch within a turn, with the core that every ledger has. Knows no journal.
+
+use headrace_domain::UnixNanos;
+
+use crate::command::{LedgerOperation, Owner, Receipt};
+use crate::transaction::Transaction;
+use crate::verdict::CommandResult;
+
+use super::shared::{QueuedBatch, TurnState};
+
+/// Decides one batch at the journal's time.
+pub(super) fn decide_batch(
+    inner: &mut TurnState,
+    owner: Owner,
+    time: UnixNanos,
+    batch: &QueuedBatch,
+    transactions: &mut Vec<Transaction>,
+) -> Vec<CommandResult> {
+    let mut verdicts = Vec::with_capacity(batch.operations.len());
+    for operation in &batch.operations {
+        let verdict = match operation {
+            LedgerOperation::ExpireHolds => {
+                let expired = inner.core.expire_own(owner, time, transactions);
+                if let Receipt::ReleasedMany { holds, .. } = &expired {
+                    inner.health.expired += holds.len() as u64;
+                }
+                Ok(expired)
+            }
+            operation => {
+                let operation = translated(operation.clone(), owner, time, batch.asked);
+                inner.core.apply_to(operation, time, transactions)
+            }
+        };
+        verdicts.push(verdict.map_or_else(CommandResult::Refused, CommandResult::Done));
+    }
+    verdicts
+}
+
+/// Translates an operation from the caller's clock to the journal's, and to the name under which this gateway holds.
+fn translated(
+    operation: LedgerOperation,
+    owner: Owner,
+    time: UnixNanos,
+    asked: UnixNanos,
+) -> LedgerOperation {
+    match operation {
+        LedgerOperation::Hold { hold, org, project, amount, owner: _, expires, idempotency } => {
+            let expires = time.after(expires.since(asked));
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency }
+        }
+        other => other,
+    }
+}
