@@ -488,8 +488,32 @@ pub struct ServerStatus {
     /// Revocations that are in force but not yet written to their keys.
     #[serde(default)]
     pub revocations_waiting: u64,
+    /// The gateways that share the ledger, this one among them. Empty if this server has it for itself.
+    #[serde(default)]
+    pub gateways: Vec<GatewayView>,
+    /// Why the gateways could not be read. `None` if they were.
+    #[serde(default)]
+    pub gateways_failing: Option<String>,
     /// Sums over the ledger.
     pub totals: TotalsView,
+}
+
+/// A gateway that shares the ledger with others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayView {
+    /// The name that its operator gave it (`gateway.name`).
+    pub name: String,
+    /// Whether it is the gateway that answers.
+    pub is_this: bool,
+    /// The version of its program.
+    pub version: String,
+    /// `live`; `left` if it ended; `dead` if others ended it because it was silent too long.
+    pub state: String,
+    /// When it joined.
+    #[serde(with = "headrace_domain::rfc3339")]
+    pub joined: UnixNanos,
+    /// How long ago it showed that it lives, in milliseconds.
+    pub unseen_ms: u64,
 }
 
 /// Whether a store can be written.

@@ -10,8 +10,8 @@ mod places;
 mod service;
 
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GrantView, SecretText, ServerStatus,
-    StoreView, TotalsView,
+    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GatewayView, GrantView, SecretText,
+    ServerStatus, StoreView, TotalsView,
 };
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};

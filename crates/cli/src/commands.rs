@@ -188,7 +188,7 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
     let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
-    let opened = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
+    let opened = dir.ledger("headrace command", &clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let ledger = opened.admin;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };

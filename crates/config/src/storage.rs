@@ -20,6 +20,12 @@ pub(super) const FIELDS: &[SettingField] = &[
         "Place of keys, operators, audit log and ledger. `sqlite:` is the data directory, for one server. `postgres://USER:PASSWORD@HOST/DATABASE` is a PostgreSQL database (15 or later) that several servers share; `?sslrootcert=FILE` names its certificate authority. The data directory remembers the place. Default: the place that it remembers, or `sqlite:`.",
     ),
     field(
+        "gateway.name",
+        SettingKind::Text,
+        "",
+        "Name of this gateway, for people: `headrace status` lists the gateways that share a ledger. Default: the name of the machine.",
+    ),
+    field(
         "objects_dir",
         SettingKind::Path,
         "",
@@ -56,6 +62,8 @@ pub(super) const FIELDS: &[SettingField] = &[
 pub struct StorageSettings {
     /// The place of keys and ledger. `None` for the one that the data directory remembers.
     pub url: Option<StorageUrl>,
+    /// The name of this gateway among those that share its stores.
+    pub gateway_name: String,
     /// `None` for the data directory.
     pub objects_dir: Option<PathBuf>,
     /// `None` for half of the disk.

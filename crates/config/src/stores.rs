@@ -7,6 +7,17 @@ use headrace_store::trace::TraceRetention;
 use super::storage::StorageSettings;
 use super::{SettingsReader, TraceSettings};
 
+/// The name of this machine, or of the container. `gateway` if it is not known.
+fn machine_name() -> String {
+    let of_kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = of_kernel.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "gateway".to_owned() } else { name.to_owned() }
+}
+
+/// Maximum bytes of a gateway's name.
+const MAX_NAME_BYTES: usize = 128;
+
 impl SettingsReader {
     pub(super) fn storage(&mut self) -> StorageSettings {
         let data_dir = self.path("data_dir").unwrap_or_default();
@@ -17,11 +28,22 @@ impl SettingsReader {
         });
         StorageSettings {
             url,
+            gateway_name: self.gateway_name(),
             objects_dir: self.path("objects_dir"),
             max_total_bytes: self.long("objects.max_total"),
             min_free_bytes: self.long("objects.min_free_disk"),
             max_trace_bytes: self.long("traces.max_size").unwrap_or(1),
         }
+    }
+
+    fn gateway_name(&mut self) -> String {
+        let name = self.text("gateway.name").filter(|name| !name.is_empty());
+        let name = name.unwrap_or_else(machine_name);
+        if name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+            let fault = format!("it must have at most {MAX_NAME_BYTES} bytes and no control characters");
+            self.fault("gateway.name", fault);
+        }
+        name
     }
 
     pub(super) fn objects(&self) -> ObjectLimits {

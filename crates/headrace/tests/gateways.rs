@@ -65,6 +65,10 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
         });
         let keys: Value = serde_json::from_str(&gateways[1].ok(&["keys", "list", "--json"])).unwrap();
         assert_eq!(keys["value"].as_array().map(Vec::len), Some(1), "{keys}");
+        let status = gateways[1].ok(&["status"]);
+        let live = status.lines().filter(|line| line.contains(": live, headrace ")).count();
+        let this = status.lines().filter(|line| line.contains("(this one)")).count();
+        assert_eq!((live, this), (3, 1), "{status}");
         let http = reqwest::Client::new();
         for round in 0..from_env("HEADRACE_ROUNDS", 5) {
             let reference = format!("round-{round}");

@@ -2,10 +2,11 @@
 //! where the ledger is kept nor who asks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
 
-use crate::command::{GrantKind, LedgerOperation};
+use crate::command::{GrantKind, LedgerOperation, Owner};
 use crate::journal::{JournalError, JournalRow, LedgerError};
 use crate::record::decode_row;
 use crate::service::{BatchResult, JournalHealth, Ledger};
@@ -40,6 +41,11 @@ pub trait LedgerAdmin: Send + Sync {
 
     /// Returns the health of the ledger, as it is known in this process.
     fn health(&self) -> JournalHealth;
+
+    /// Returns the name under which this process takes holds now, if others may declare it dead. `None` otherwise.
+    fn owner(&self) -> Option<Owner> {
+        None
+    }
 
     /// Returns the ledger's journal, to read beside its writer.
     fn history(&self) -> &dyn JournalHistory;
@@ -105,11 +111,48 @@ pub trait JournalHistory: Send + Sync {
     /// Returns an error if the journal cannot be read.
     fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError>;
 
+    /// Returns the gateways that share the journal and are live, or ended within the last hour, by name. Empty if the
+    /// journal has one writer.
+    ///
+    /// # Errors
+    /// Returns an error if they cannot be read.
+    fn gateways(&self) -> Result<Vec<GatewayRecord>, JournalError> {
+        Ok(Vec::new())
+    }
+
     /// Checks every invariant of the ledger from its first row, as of one moment.
     ///
     /// # Errors
     /// Returns an error if the journal cannot be read. Faults in its content are in the report.
     fn verify(&self) -> Result<VerifyReport, JournalError>;
+}
+
+/// A gateway that shares a journal with others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayRecord {
+    /// The name under which it takes holds.
+    pub owner: Owner,
+    /// The name that its operator gave it.
+    pub name: String,
+    /// The version of its program.
+    pub version: String,
+    /// When it joined, by the journal's clock.
+    pub joined: UnixNanos,
+    /// How long ago it renewed its presence, by the journal's clock.
+    pub unseen: Duration,
+    /// Whether it takes turns.
+    pub state: GatewayState,
+}
+
+/// Whether a gateway takes turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GatewayState {
+    /// It takes turns.
+    Live,
+    /// It ended, and holds nothing.
+    Left,
+    /// Others declared it dead, and released its holds.
+    Dead,
 }
 
 /// A ledger of this process, with its journal to read.

@@ -25,7 +25,7 @@ mod turns;
 mod verdict;
 pub mod verify;
 
-pub use admin::{JournalHistory, LedgerAdmin, LocalLedgerAdmin};
+pub use admin::{GatewayRecord, GatewayState, JournalHistory, LedgerAdmin, LocalLedgerAdmin};
 pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use headrace_domain::UnixNanos;
 use headrace_ledger::verify::{JournalVerifier, VerifyReport};
-use headrace_ledger::{JournalError, JournalHistory, JournalRow};
-use tokio_postgres::{Client, Error};
+use headrace_ledger::{GatewayRecord, GatewayState, JournalError, JournalHistory, JournalRow};
+use tokio_postgres::{Client, Error, Row};
 
-use crate::rows::{SNAPSHOT_COLUMNS, row_of, rows_after, snapshot_of};
+use crate::rows::{SNAPSHOT_COLUMNS, owner_of, row_of, rows_after, snapshot_of};
 use crate::schema::journal_error;
 use crate::session::{DatabaseSession, locked};
 use crate::url::PostgresUrl;
@@ -16,6 +17,11 @@ use crate::url::PostgresUrl;
 const PAGE_ROWS: i64 = 256;
 /// How long reading a page may take.
 const READ_LIMIT: Duration = Duration::from_secs(30);
+/// How long reading the gateways may take.
+const GATEWAYS_LIMIT: Duration = Duration::from_secs(1);
+const GATEWAYS: &str = "SELECT owner, name, version, (extract(epoch FROM joined) * 1000000)::bigint, \
+    (extract(epoch FROM clock_timestamp() - seen) * 1000)::bigint, state FROM headrace.gateway \
+    WHERE state = 'live' OR seen > clock_timestamp() - interval '1 hour' ORDER BY name, joined";
 /// Reads everything as of one moment.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -32,6 +38,22 @@ impl PostgresJournalHistory {
     }
 }
 
+fn gateway_of(row: &Row) -> Result<GatewayRecord, JournalError> {
+    let unsigned = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or(0);
+    Ok(GatewayRecord {
+        owner: owner_of(row.get(0))?,
+        name: row.get(1),
+        version: row.get(2),
+        joined: UnixNanos::new(unsigned(3).saturating_mul(1_000)),
+        unseen: Duration::from_millis(unsigned(4)),
+        state: match row.get(5) {
+            "live" => GatewayState::Live,
+            "left" => GatewayState::Left,
+            _ => GatewayState::Dead,
+        },
+    })
+}
+
 impl JournalHistory for PostgresJournalHistory {
     fn rows_after(&self, after: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
         let mut session = locked(&self.session);
@@ -39,6 +61,12 @@ impl JournalHistory for PostgresJournalHistory {
             (i64::try_from(after).unwrap_or(i64::MAX), i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = session.run(READ_LIMIT, async |client| rows_after(client, after, limit).await);
         rows.map_err(journal_error)?.iter().map(row_of).collect()
+    }
+
+    fn gateways(&self) -> Result<Vec<GatewayRecord>, JournalError> {
+        let mut session = locked(&self.session);
+        let found = session.run(GATEWAYS_LIMIT, async |client| client.query_typed(GATEWAYS, &[]).await);
+        found.map_err(journal_error)?.iter().map(gateway_of).collect()
     }
 
     fn verify(&self) -> Result<VerifyReport, JournalError> {

@@ -12,7 +12,7 @@ use headrace_ledger::{
 use tokio_postgres::types::Type;
 
 use crate::history::PostgresJournalHistory;
-use crate::rows::{SNAPSHOT_COLUMNS, row_of, rows_after, snapshot_of};
+use crate::rows::{SNAPSHOT_COLUMNS, owner_of, row_of, rows_after, snapshot_of};
 use crate::schema::{self, journal_error};
 use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
@@ -38,8 +38,11 @@ const APPEND: &str = "WITH moved AS (UPDATE headrace.head SET sequence = $1, che
     INSERT INTO headrace.journal SELECT $1, $7, $8, $2, $3, $4, $6, $5 FROM moved";
 const DECLARE_DEAD: &str =
     "UPDATE headrace.gateway SET state = 'dead' WHERE owner = ANY($1) AND state = 'live'";
-const JOIN: &str = "INSERT INTO headrace.gateway (owner, format_version, state) VALUES ($1, $2, 'live') \
+const JOIN: &str = "INSERT INTO headrace.gateway (owner, format_version, name, version, state) VALUES ($1, $2, $3, $4, 'live') \
     ON CONFLICT (owner) DO UPDATE SET seen = clock_timestamp() WHERE gateway.state = 'live'";
+/// Forgets gateways that ended long ago. An owner that is not in the table is not live either.
+const FORGET: &str =
+    "DELETE FROM headrace.gateway WHERE state <> 'live' AND seen < clock_timestamp() - interval '7 days'";
 const RENEW: &str =
     "UPDATE headrace.gateway SET seen = clock_timestamp() WHERE owner = $1 AND state = 'live'";
 const LEAVE: &str = "UPDATE headrace.gateway SET state = 'left' WHERE owner = $1 AND state = 'live'";
@@ -47,6 +50,8 @@ const LEAVE: &str = "UPDATE headrace.gateway SET state = 'left' WHERE owner = $1
 /// A handle to the shared journal of a database, for one thread.
 pub struct PostgresJournal {
     session: DatabaseSession,
+    name: String,
+    version: String,
     /// Whether the tables were found by the current program.
     is_checked: bool,
     /// Receives the duration of each commit.
@@ -62,7 +67,15 @@ impl std::fmt::Debug for PostgresJournal {
 impl PostgresJournal {
     /// Prepares a handle. It connects when it joins.
     pub fn new(url: Arc<PostgresUrl>) -> Self {
-        Self { session: DatabaseSession::new(url), is_checked: false, timed: None }
+        let (name, version) = (String::new(), String::new());
+        Self { session: DatabaseSession::new(url), name, version, is_checked: false, timed: None }
+    }
+
+    /// Returns the journal with the name and the program version under which operators see this gateway.
+    #[must_use]
+    pub fn named(mut self, name: &str, version: &str) -> Self {
+        (self.name, self.version) = (name.to_owned(), version.to_owned());
+        self
     }
 
     /// Returns the journal with a callback that receives the duration of each commit.
@@ -75,13 +88,6 @@ impl PostgresJournal {
 
 fn owner_bytes(owner: Owner) -> Vec<u8> {
     owner.get().to_be_bytes().to_vec()
-}
-
-fn owner_of(bytes: &[u8]) -> Result<Owner, JournalError> {
-    let bytes = <[u8; 16]>::try_from(bytes);
-    bytes
-        .map(|bytes| Owner::new(u128::from_be_bytes(bytes)))
-        .map_err(|_| JournalError::Io("a gateway's name in the database does not have 16 bytes".to_owned()))
 }
 
 fn signed(value: u64) -> Result<i64, JournalError> {
@@ -98,8 +104,15 @@ impl SharedJournal for PostgresJournal {
             self.is_checked = true;
         }
         let (owner, format) = (owner_bytes(owner), i32::try_from(newest_format).unwrap_or(i32::MAX));
+        let values = [
+            (&owner as _, Type::BYTEA),
+            (&format as _, Type::INT4),
+            (&self.name as _, Type::TEXT),
+            (&self.version as _, Type::TEXT),
+        ];
         let joined = self.session.run(TURN_LIMIT, async |client| {
-            client.execute_typed(JOIN, &[(&owner, Type::BYTEA), (&format, Type::INT4)]).await
+            client.batch_execute(FORGET).await?;
+            client.execute_typed(JOIN, &values).await
         });
         joined.map(drop).map_err(journal_error)
     }

@@ -1,7 +1,7 @@
 //! Rows of the journal and its snapshots: their columns, and how they are decoded. Knows neither turns nor payloads.
 
 use headrace_domain::UnixNanos;
-use headrace_ledger::{JournalError, JournalRow, StateSnapshot};
+use headrace_ledger::{JournalError, JournalRow, Owner, StateSnapshot};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Error, Row};
 
@@ -62,4 +62,12 @@ pub(crate) fn snapshot_of(row: &Row) -> Result<StateSnapshot, JournalError> {
 /// Reads at most `limit` rows after row `sequence`.
 pub(crate) async fn rows_after(client: &Client, sequence: i64, limit: i64) -> Result<Vec<Row>, Error> {
     client.query_typed(ROWS, &[(&sequence, Type::INT8), (&limit, Type::INT8)]).await
+}
+
+/// Returns the owner that the database names.
+pub(crate) fn owner_of(bytes: &[u8]) -> Result<Owner, JournalError> {
+    let bytes = <[u8; 16]>::try_from(bytes);
+    bytes
+        .map(|bytes| Owner::new(u128::from_be_bytes(bytes)))
+        .map_err(|_| JournalError::Io("a gateway's name in the database does not have 16 bytes".to_owned()))
 }

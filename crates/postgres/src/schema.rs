@@ -50,6 +50,8 @@ CREATE TABLE headrace.snapshot (
 );
 CREATE TABLE headrace.gateway (
     owner          bytea       PRIMARY KEY,
+    name           text        NOT NULL,
+    version        text        NOT NULL,
     format_version int         NOT NULL,
     joined         timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen           timestamptz NOT NULL DEFAULT clock_timestamp(),

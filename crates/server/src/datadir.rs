@@ -231,14 +231,19 @@ impl DataDir {
         Ok((Arc::new(directory), Arc::new(operators)))
     }
 
-    /// Opens the ledger under a fresh owner id. `times` receives the duration of each commit.
-    pub fn ledger(&self, clock: &Arc<dyn Clock>, times: CommitTimes) -> Result<OpenedLedger, DataDirError> {
+    /// Opens the ledger under a fresh owner id, as `gateway` for operators. `times` receives the duration of each commit.
+    pub fn ledger(
+        &self,
+        gateway: &str,
+        clock: &Arc<dyn Clock>,
+        times: CommitTimes,
+    ) -> Result<OpenedLedger, DataDirError> {
         let mut instance = u128::from_le_bytes(random()?);
         let owners = Box::new(move || {
             instance = instance.wrapping_add(1);
             Owner::new(instance)
         });
-        self.storage.ledger(owners, clock, times).map_err(DataDirError::Ledger)
+        self.storage.ledger(gateway, owners, clock, times).map_err(DataDirError::Ledger)
     }
 
     /// Writes the first key to a file that only its owner can read, for an operator to fetch and remove.
@@ -396,7 +401,7 @@ mod tests {
             let data = DataDir::create(&dir, None, None, None).unwrap();
             let directory = data.identities().unwrap();
             let clock: Arc<dyn Clock> = Arc::new(headrace_domain::SystemClock::new());
-            let ledger = data.ledger(&clock, Box::new(|_| ())).unwrap();
+            let ledger = data.ledger("test", &clock, Box::new(|_| ())).unwrap();
             let guard = headrace_store::disk::DiskGuard::of(&dir, Some(0));
             let traces =
                 data.storage().traces(headrace_store::trace::TraceRetention::default(), u64::MAX, guard);

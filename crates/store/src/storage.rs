@@ -204,19 +204,23 @@ impl Storage {
 
     /// Opens the ledger, and creates it if it is missing. Releases the holds of owners that have ended. `owners` makes
     /// the name under which this process takes holds. It is called again if other processes declared this one dead.
+    /// Operators see it as `gateway` if others share the ledger.
     /// `times` receives the duration of each commit.
     ///
     /// # Errors
     /// Returns an error if the ledger cannot be read or written, is corrupt, or has a newer format.
     pub fn ledger(
         &self,
+        gateway: &str,
         mut owners: Box<dyn FnMut() -> Owner + Send>,
         clock: &Arc<dyn Clock>,
         times: CommitTimes,
     ) -> Result<OpenedLedger, LedgerError> {
         let owner = owners();
         if let Some(database) = self.url.database() {
-            return shared_ledger(database, (owner, owners), clock, times);
+            let journal = PostgresJournal::new(Arc::clone(database)).timed(times);
+            let journal = journal.named(gateway, env!("CARGO_PKG_VERSION"));
+            return shared_ledger(database, journal, (owner, owners), clock);
         }
         let now = clock.now();
         let mut journal = SqliteJournal::open(&self.path(StoreName::Ledger))?.timed(times);
@@ -282,11 +286,10 @@ impl Storage {
 /// Opens the ledger of a database.
 fn shared_ledger(
     database: &Arc<PostgresUrl>,
+    journal: PostgresJournal,
     (owner, owners): (Owner, Box<dyn FnMut() -> Owner + Send>),
     clock: &Arc<dyn Clock>,
-    times: CommitTimes,
 ) -> Result<OpenedLedger, LedgerError> {
-    let journal = PostgresJournal::new(Arc::clone(database)).timed(times);
     let presence = PostgresPresence::new(Arc::clone(database));
     let (ledger, report) = SharedLedger::open(
         Box::new(journal),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply, ServerStatus, StoreView};
+use headrace_admin::{AdminCommand, AdminReply, GatewayView, ServerStatus, StoreView};
 use headrace_terminal::output;
 
 use headrace_trace::counted;
@@ -44,7 +44,7 @@ fn describe(status: &ServerStatus) -> String {
     let ready = if status.not_ready.is_empty() { "ready" } else { "not ready" };
     let why: String = status.not_ready.iter().map(|why| format!("  not ready  {why}\n")).collect();
     format!(
-        "headrace {} is {ready} at {} (process {}, since {} UTC)\n{why}  models     {}\n  in flight  {}\n{ledger}{}",
+        "headrace {} is {ready} at {} (process {}, since {} UTC)\n{why}  models     {}\n  in flight  {}\n{ledger}{}{}",
         status.version,
         status.listen,
         status.pid,
@@ -52,7 +52,26 @@ fn describe(status: &ServerStatus) -> String {
         status.models.join(", "),
         status.in_flight,
         stores(status),
+        gateways(status),
     )
+}
+
+/// One line for each gateway that shares the ledger. Empty if this server has it for itself.
+fn gateways(status: &ServerStatus) -> String {
+    let line = |(index, gateway): (usize, &GatewayView)| {
+        let label = if index == 0 { "gateways" } else { "" };
+        let this = if gateway.is_this { " (this one)" } else { "" };
+        let GatewayView { name, version, state, joined, unseen_ms, .. } = gateway;
+        let (joined, seconds) = (time(Some(*joined)), *unseen_ms as f64 / 1_000.0);
+        format!(
+            "  {label:<10} {name}{this}: {state}, headrace {version}, since {joined} UTC, seen {seconds:.1} s ago\n"
+        )
+    };
+    let mut lines: String = status.gateways.iter().enumerate().map(line).collect();
+    if let Some(why) = &status.gateways_failing {
+        lines.push_str(&format!("  gateways   cannot be read: {why}\n"));
+    }
+    lines
 }
 
 /// One line about the working stores, one for each failing store, and one if revocations are not written yet.

@@ -323,6 +323,10 @@ impl LedgerAdmin for SharedLedger {
         Self::health(self)
     }
 
+    fn owner(&self) -> Option<Owner> {
+        Some(Self::owner(self))
+    }
+
     fn history(&self) -> &dyn JournalHistory {
         self.handle.history.as_ref()
     }

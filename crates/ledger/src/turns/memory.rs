@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_domain::UnixNanos;
 use parking_lot::Mutex;
 
-use crate::admin::JournalHistory;
+use crate::admin::{GatewayState, JournalHistory};
 use crate::command::Owner;
 use crate::journal::{GENESIS, JournalError, JournalRow, LoadedJournal, StateSnapshot};
 use crate::verify::{VerifyReport, verify};
@@ -38,7 +38,7 @@ struct SharedRows {
     identity_changes: Vec<usize>,
     stamps: Vec<TurnStamp>,
     snapshots: Vec<StateSnapshot>,
-    gateways: BTreeMap<Owner, GatewayRecord>,
+    gateways: BTreeMap<Owner, MemberRecord>,
     connections: u64,
     /// The connection that has the head locked.
     locked: Option<u64>,
@@ -47,16 +47,9 @@ struct SharedRows {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct GatewayRecord {
+struct MemberRecord {
     seen: UnixNanos,
     state: GatewayState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GatewayState {
-    Live,
-    Left,
-    Dead,
 }
 
 #[derive(Debug)]
@@ -203,7 +196,7 @@ impl SharedJournal for MemorySharedJournal {
         }
         let mut shared = self.shared.lock();
         let time = shared.time;
-        let joined = GatewayRecord { seen: time, state: GatewayState::Live };
+        let joined = MemberRecord { seen: time, state: GatewayState::Live };
         let gateway = shared.gateways.entry(owner).or_insert(joined);
         if gateway.state == GatewayState::Live {
             gateway.seen = time;

@@ -53,7 +53,9 @@ impl GatewayStores {
     ) -> Result<Self, String> {
         let timed = Arc::clone(&context.metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
-        let opened = data_dir.ledger(&context.clock, times).map_err(|error| error.to_string())?;
+        let opened = data_dir
+            .ledger(&config.storage.gateway_name, &context.clock, times)
+            .map_err(|error| error.to_string())?;
         let OpenedLedger { client: ledger_client, admin: ledger, owner, shared, report } = opened;
         if let Some(shared) = &shared {
             shared.check_callers(Arc::new(DirectoryIdentities(Arc::clone(&directory))));
