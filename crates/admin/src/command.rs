@@ -121,6 +121,13 @@ pub enum AdminCommand {
         /// The new regions. They replace all regions.
         regions: Residency,
     },
+    /// Gives a key another secret.
+    RotateKey {
+        /// The key.
+        id: KeyId,
+        /// For how many seconds the secret before it stays valid.
+        overlap_seconds: u64,
+    },
     /// Changes the regions in which a key's calls may run, within those of its organisation.
     SetKeyRegions {
         /// The key.
@@ -244,6 +251,13 @@ pub enum AdminReply {
         /// The models that the key may use but that are not served now.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
+    },
+    /// A key has another secret.
+    KeyRotated {
+        /// The key.
+        key: KeyRecord,
+        /// The new secret.
+        secret: SecretText,
     },
     /// A key was lent.
     KeyLent {

@@ -57,7 +57,7 @@ impl From<IdentityError> for AdminError {
             IdentityError::Exists { .. } => {
                 (AdminCode::Exists, "choose another name, or use the one that is there")
             }
-            IdentityError::Invalid { .. } => (AdminCode::Invalid, ""),
+            IdentityError::Invalid { .. } | IdentityError::Rotated { .. } => (AdminCode::Invalid, ""),
             IdentityError::Widens { .. } => {
                 (AdminCode::Widens, "headrace orgs list shows where an organisation's calls may be")
             }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{AdminCode, ModelName, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
@@ -228,6 +229,12 @@ impl AdminService {
             AdminCommand::RevokeKey { id } => {
                 let how = self.directory.revoke(&id, actor, now)?;
                 Ok(AdminReply::KeyRevoked { id, how })
+            }
+            AdminCommand::RotateKey { id, overlap_seconds } => {
+                let overlap = Duration::from_secs(overlap_seconds);
+                let (key, secret) = self.directory.rotate_key(&id, overlap, actor, now)?;
+                let secret = SecretText::new(secret.expose_secret().to_owned());
+                Ok(AdminReply::KeyRotated { key, secret })
             }
             AdminCommand::CreateOrg { id, limits, regions } => {
                 let limits = limits.unwrap_or((self.defaults)().org);

@@ -21,6 +21,7 @@ use crate::{
 mod ends;
 mod records;
 mod refresh;
+mod rotation;
 
 pub use ends::KeyEnd;
 use records::{Entries, Records, may_have};
@@ -258,12 +259,14 @@ impl Directory {
             endpoints: new.endpoints,
             limits: new.limits,
             regions: new.regions,
+            secret_number: 1,
+            former_until: None,
             created: now,
             expires: new.expires,
             revoked: None,
         };
         let hash = self.hasher.hash(secret.expose_secret().as_bytes());
-        self.insert(StoredKey { hash, record: record.clone() }, actor, now)?;
+        self.insert(StoredKey { hash, former: None, record: record.clone() }, actor, now)?;
         Ok((record, secret))
     }
 
@@ -301,7 +304,7 @@ impl Directory {
         let key = records.keys.get_mut(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
         key.record.revoked.get_or_insert(now);
         let key = key.clone();
-        self.entries.put(vec![records.entry(&key)?]);
+        self.entries.put(records.entries_of_key(&key)?);
         // A reader that sees the new count also sees the revocation.
         self.revocations.fetch_add(1, Release);
         Ok(key.record.name)
@@ -555,7 +558,7 @@ impl Directory {
         let key = records.keys.get_mut(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
         change(&mut key.record);
         let key = key.clone();
-        self.entries.put(vec![records.entry(&key)?]);
+        self.entries.put(records.entries_of_key(&key)?);
         Ok(key.record)
     }
 
@@ -575,7 +578,7 @@ impl Directory {
         );
         self.store.insert_key(&key, &entry(now, actor, "key.create", id.as_str(), detail))?;
         let mut records = self.records.write();
-        self.entries.put(vec![records.entry(&key)?]);
+        self.entries.put(records.entries_of_key(&key)?);
         records.put_key(key);
         Ok(())
     }

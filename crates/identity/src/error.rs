@@ -152,6 +152,11 @@ pub enum IdentityError {
         /// What the value must be.
         why: &'static str,
     },
+    /// The key was rotated a short time ago, and the secret before that is still valid.
+    Rotated {
+        /// For how many seconds.
+        seconds: u64,
+    },
     /// A key may narrow the regions of its organisation, but never widen them.
     Widens {
         /// The regions requested for the key.
@@ -179,6 +184,11 @@ impl fmt::Display for IdentityError {
             }
             Self::Exists { what } => write!(f, "{what} is there already"),
             Self::Invalid { field, why } => write!(f, "`{field}` {why}"),
+            Self::Rotated { seconds } => write!(
+                f,
+                "the key was rotated before, and its former secret works for another {seconds} s: wait so long, or rotate with an \
+                 overlap of 0, which ends both former secrets at once"
+            ),
             Self::Widens { key, org } => write!(
                 f,
                 "the organisation is pinned to {org}, and a key of it cannot be worked on in {key}: name only regions of the \

@@ -22,4 +22,6 @@ pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, 
 pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
 pub use secrecy::{ExposeSecret, SecretString};
 pub use secret::{HashSecret, KeyHash, is_strong, is_well_formed};
-pub use store::{ActLock, DirectoryChanges, KeyStore, NotedRevocation, StoredDirectory, StoredKey};
+pub use store::{
+    ActLock, DirectoryChanges, KeyStore, NotedRevocation, RotatedSecret, StoredDirectory, StoredKey,
+};

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use crate::{
     AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyStore, NotedRevocation, OperatorId, OperatorStore,
-    OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey, StoredOperator,
+    OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
+    StoredOperator,
 };
 
 /// An in-memory [`KeyStore`] and [`OperatorStore`].
@@ -74,6 +75,20 @@ impl KeyStore for MemoryKeyStore {
         if key.record.revoked.replace(key.record.revoked.unwrap_or(at)).is_none() {
             kept.log(audit);
         }
+        Ok(())
+    }
+
+    fn rotate_key(&self, id: &KeyId, rotated: &RotatedSecret, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let keys = &mut kept.directory.keys;
+        let has_hash = keys.iter().any(|other| &other.record.id != id && other.hash == rotated.hash);
+        let key = keys.iter_mut().find(|key| &key.record.id == id && key.record.revoked.is_none());
+        let key = key.ok_or(StoreError::NotFound { what: "key" })?;
+        if has_hash {
+            return Err(StoreError::Duplicate { what: "key" });
+        }
+        rotated.apply(key);
+        kept.log(audit);
         Ok(())
     }
 

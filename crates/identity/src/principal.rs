@@ -26,6 +26,8 @@ pub struct Principal {
     pub regions: Residency,
     /// The regions that the organisation allows.
     pub org_regions: Residency,
+    /// The number of the secret that was presented. 0 if none was.
+    pub secret_number: u32,
     /// Limits of the key itself.
     pub limits: RateLimits,
     /// Limits of the whole project, shared by all its keys.
@@ -208,6 +210,7 @@ mod tests {
                 endpoints,
                 regions: Residency::Anywhere,
                 org_regions: Residency::Anywhere,
+                secret_number: 1,
                 limits: RateLimits::default(),
                 project_limits: RateLimits::default(),
                 org_limits: RateLimits::default(),

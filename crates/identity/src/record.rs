@@ -58,6 +58,12 @@ pub struct KeyRecord {
     /// The regions where its calls may be processed, within what its organisation allows.
     #[serde(default)]
     pub regions: Residency,
+    /// The number of its secret. The first one is 1, and each rotation makes another one.
+    #[serde(default = "first_secret")]
+    pub secret_number: u32,
+    /// Until when the secret before the last rotation is valid. `None` if there is none.
+    #[serde(default, with = "headrace_domain::rfc3339::option")]
+    pub former_until: Option<UnixNanos>,
     /// When the key was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
@@ -67,6 +73,10 @@ pub struct KeyRecord {
     /// When the key was revoked. `None` if it was not.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
+}
+
+const fn first_secret() -> u32 {
+    1
 }
 
 /// The parameters of a new API key.

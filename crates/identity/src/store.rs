@@ -12,6 +12,8 @@ use crate::{
 pub struct StoredKey {
     /// The keyed hash of the key's secret.
     pub hash: KeyHash,
+    /// The keyed hash of the secret before the last rotation. `None` if there was none.
+    pub former: Option<KeyHash>,
     /// The rest of the key's data.
     pub record: KeyRecord,
 }
@@ -23,6 +25,21 @@ pub struct DirectoryChanges {
     pub changes: u64,
     /// The changed records, as they are now. Nothing is noted in them.
     pub records: StoredDirectory,
+}
+
+/// The new secret of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RotatedSecret {
+    /// Its keyed hash.
+    pub hash: KeyHash,
+    /// The part of it that may be shown.
+    pub hint: String,
+    /// Its number.
+    pub number: u32,
+    /// The keyed hash of the secret before it.
+    pub former: KeyHash,
+    /// Until when the secret before it is valid.
+    pub former_until: UnixNanos,
 }
 
 /// Everything in a store, in order of creation.
@@ -99,6 +116,9 @@ pub trait KeyStore: Send + Sync {
     /// Marks a key as revoked. A revoked key and the log stay as they were. [`StoreError::NotFound`] if there is no
     /// such key.
     fn set_revoked(&self, id: &KeyId, at: UnixNanos, audit: &AuditEntry) -> Result<(), StoreError>;
+
+    /// Gives a key another secret. [`StoreError::NotFound`] if there is no such key, or it was revoked.
+    fn rotate_key(&self, id: &KeyId, rotated: &RotatedSecret, audit: &AuditEntry) -> Result<(), StoreError>;
 
     /// Changes a key's limits. [`StoreError::NotFound`] if there is no such key.
     fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError>;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
     ActLock, AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, DirectoryChanges, KeyStore,
-    NotedRevocation, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    NotedRevocation, OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory,
+    StoredKey,
 };
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
@@ -155,7 +156,8 @@ impl KeyStore for PostgresKeyStore {
                     &seen
                 ),
                 client.query_typed(
-                    "SELECT id, hash, org, project, name, hint, models, endpoints, limits, regions, created, expires, revoked \
+                    "SELECT id, hash, number, former, until, org, project, name, hint, models, endpoints, limits, regions, created, \
+                     expires, revoked \
                      FROM headrace.keys WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
@@ -196,7 +198,7 @@ impl KeyStore for PostgresKeyStore {
     }
 
     fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
-        let StoredKey { hash, record } = key;
+        let StoredKey { hash, record, .. } = key;
         self.write("adding a key", async |client| {
             let (hash, created) = (hash.as_bytes().as_slice(), nanos(record.created)?);
             let (expires, revoked) =
@@ -248,6 +250,28 @@ impl KeyStore for PostgresKeyStore {
                 true => Ok(()),
                 false => Err(StoreError::NotFound { what: "key" }.into()),
             }
+        })
+    }
+
+    fn rotate_key(&self, id: &KeyId, rotated: &RotatedSecret, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.write("rotating a key", async |client| {
+            let (id, number) = (id.as_str(), i32::try_from(rotated.number).unwrap_or(i32::MAX));
+            let [hash, former] = [&rotated.hash, &rotated.former].map(|hash| hash.as_bytes().as_slice());
+            let until = nanos(rotated.former_until)?;
+            let set = "UPDATE headrace.keys SET hash = $2, hint = $3, number = $4, former = $5, until = $6 \
+                       WHERE id = $1 AND revoked IS NULL";
+            let values = [
+                (&id as _, Type::TEXT),
+                (&hash as _, Type::BYTEA),
+                (&rotated.hint as _, Type::TEXT),
+                (&number as _, Type::INT4),
+                (&former as _, Type::BYTEA),
+                (&until as _, Type::INT8),
+            ];
+            if client.execute_typed(set, &values).await? == 0 {
+                return Err(StoreError::NotFound { what: "key" }.into());
+            }
+            log(client, audit).await.map(drop)
         })
     }
 

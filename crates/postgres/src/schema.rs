@@ -89,6 +89,10 @@ CREATE TABLE headrace.keys (
     changed   bigint NOT NULL,
     id        text   PRIMARY KEY,
     hash      bytea  NOT NULL UNIQUE CHECK (length(hash) = 32),
+    -- The number of the secret, and the one before it.
+    number    int    NOT NULL DEFAULT 1,
+    former    bytea  CHECK (length(former) = 32),
+    until     bigint,
     org       text   NOT NULL,
     project   text   NOT NULL,
     name      text   NOT NULL,

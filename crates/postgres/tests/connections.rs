@@ -74,7 +74,11 @@ fn the_certificate_must_come_from_the_named_authority_and_name_the_host() {
             (&right, format!("sslmode=verify-full&sslrootcert={ours_file}"), None),
             (&right, format!("sslrootcert={ours_file}"), None),
             (&right, "sslmode=disable".to_owned(), Some("pg_hba")),
-            (&right, format!("sslmode=verify-full&sslrootcert={others_file}"), Some("invalid peer certificate")),
+            (
+                &right,
+                format!("sslmode=verify-full&sslrootcert={others_file}"),
+                Some("invalid peer certificate"),
+            ),
             (&right, "sslmode=verify-full".to_owned(), Some("invalid peer certificate")),
             (&elsewhere, format!("sslmode=verify-full&sslrootcert={ours_file}"), Some("not valid for name")),
             (&right, format!("sslmode=verify-full&sslrootcert={no_certificate}"), Some("no certificate")),

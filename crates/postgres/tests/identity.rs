@@ -3,14 +3,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock};
 use headrace_identity::{
     AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyStore as _, NewKey, Operators,
-    RateLimits, Revocation, Role,
+    RateLimits, Revocation, Role, SecretString,
 };
 use headrace_postgres::{PostgresKeyStore, PostgresUrl, SetupLock};
 
@@ -62,6 +64,23 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
         assert_eq!(there.authenticate(secret, now).unwrap_err(), AuthRefusal::Revoked);
         assert!(there.revocations() > seen, "calls in flight check their keys again");
 
+        // Rotations reach the other gateway, and end the secrets before.
+        let (key, first) =
+            here.create_key(NewKey::new(org.clone(), project.clone(), "turning"), "test", now).unwrap();
+        let (_, second) = here.rotate_key(&key.id, Duration::from_secs(60), "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        let number = |secret: &SecretString| {
+            there.authenticate(secret.expose_secret(), now).map(|principal| principal.secret_number)
+        };
+        assert_eq!((number(&first), number(&second)), (Ok(1), Ok(2)));
+        let presented = there.authenticate(first.expose_secret(), now).unwrap();
+        let (_, third) = here.rotate_key(&key.id, Duration::ZERO, "test", now).unwrap();
+        assert!(there.is_current(&presented, now), "the change is not loaded yet");
+        assert!(there.refresh().unwrap());
+        assert_eq!((number(&first), number(&third)), (Err(AuthRefusal::Unknown), Ok(3)));
+        assert_eq!(number(&second), Err(AuthRefusal::Expired));
+        assert!(!there.is_current(&presented, now));
+
         let (operator, operator_key) = operators_here.create("kim", Role::Owner, "test", now).unwrap();
         assert!(operators_there.authenticate(operator_key.expose_secret()).is_err());
         operators_there.refresh().unwrap();
@@ -80,10 +99,10 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
             }
         });
         here.refresh().unwrap();
-        assert_eq!(here.list().len(), 41);
+        assert_eq!(here.list().len(), 42);
         let end = here.verify_audit().unwrap();
-        assert_eq!((end.rows, end), (47, there.verify_audit().unwrap()));
-        assert_eq!(here.audit_of("key.create", None, 100).unwrap().len(), 41);
+        assert_eq!((end.rows, end), (50, there.verify_audit().unwrap()));
+        assert_eq!(here.audit_of("key.create", None, 100).unwrap().len(), 42);
 
         let row = here.announce(&store.audit(0, 1).unwrap()[0].entry, "an act").unwrap();
         assert_eq!(there.announced().unwrap(), [(row, "an act".to_owned())]);

@@ -74,6 +74,7 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
         endpoints: EndpointAccess::All,
         regions: org.regions.clone(),
         org_regions: org.regions.clone(),
+        secret_number: 0,
         limits: RateLimits::default(),
         project_limits: project.limits,
         org_limits: org.limits,

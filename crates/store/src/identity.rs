@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
     AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord,
-    ProjectRecord, RateLimits, StoreError, StoredDirectory, StoredKey,
+    ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
 };
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -109,6 +109,12 @@ CREATE TABLE IF NOT EXISTS regions (
     regions TEXT NOT NULL,
     PRIMARY KEY (kind, id)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS rotations (
+    key    TEXT NOT NULL PRIMARY KEY REFERENCES keys (id),
+    number INTEGER NOT NULL,
+    former BLOB NOT NULL CHECK (length(former) = 32),
+    until  INTEGER NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS operators (
     id      TEXT NOT NULL PRIMARY KEY,
     hash    BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
@@ -119,6 +125,9 @@ CREATE TABLE IF NOT EXISTS operators (
     revoked INTEGER
 ) STRICT;
 ";
+/// Keys with the secrets before their last rotation.
+const KEYS: &str = "SELECT keys.*, rotations.number, rotations.former, rotations.until FROM keys \
+                    LEFT JOIN rotations ON rotations.key = keys.id ORDER BY keys.rowid";
 /// Values of `regions.kind`. An owner without a row may be served anywhere.
 const OF_ORG: &str = "org";
 const OF_KEY: &str = "key";
@@ -220,7 +229,7 @@ impl KeyStore for SqliteKeyStore {
             {
                 all.projects.push(project(&row)?);
             }
-            for row in sqlx::query("SELECT * FROM keys ORDER BY rowid").fetch_all(&mut *connection).await? {
+            for row in sqlx::query(KEYS).fetch_all(&mut *connection).await? {
                 all.keys.push(key(&row)?);
             }
             for row in
@@ -247,7 +256,7 @@ impl KeyStore for SqliteKeyStore {
     fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
         let (key, audit) = (key.clone(), audit.clone());
         self.write("adding a key", async move |connection| {
-            let StoredKey { hash, record } = key;
+            let StoredKey { hash, record, .. } = key;
             let inserted = sqlx::query(
                 "INSERT INTO keys (id, hash, org, project, name, hint, models, endpoints, limits, created, expires, \
                  revoked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -285,6 +294,23 @@ impl KeyStore for SqliteKeyStore {
                 Some(_) => Ok(()),
                 None => Err(RowFailure::Store(StoreError::NotFound { what: "key" })),
             }
+        })
+    }
+
+    fn rotate_key(&self, id: &KeyId, rotated: &RotatedSecret, audit: &AuditEntry) -> Result<(), StoreError> {
+        let (id, rotated, audit) = (id.clone(), rotated.clone(), audit.clone());
+        self.write("rotating a key", async move |connection| {
+            let set = sqlx::query("UPDATE keys SET hash = ?, hint = ? WHERE id = ? AND revoked IS NULL");
+            let set = set.bind(rotated.hash.as_bytes().as_slice()).bind(&rotated.hint).bind(id.as_str());
+            let set = set.execute(&mut *connection).await;
+            if set.map_err(|error| constraint(error, "key", "project"))?.rows_affected() == 0 {
+                return Err(RowFailure::Store(StoreError::NotFound { what: "key" }));
+            }
+            let former = sqlx::query("INSERT OR REPLACE INTO rotations VALUES (?, ?, ?, ?)");
+            let former = former.bind(id.as_str()).bind(i64::from(rotated.number));
+            let former = former.bind(rotated.former.as_bytes().as_slice()).bind(nanos(rotated.former_until)?);
+            former.execute(&mut *connection).await?;
+            log(connection, audit).await
         })
     }
 

@@ -42,7 +42,7 @@ fn only_the_stores_that_are_asked_for_are_made() {
     assert!(reader.traces().is_err(), "there are no traces");
     assert!(!reader.place(StoreName::Ledger).exists());
     assert!(reader.place(StoreName::Ledger).to_string().ends_with("/ledger.sqlite"));
-    let opened = storage.ledger(Box::new(|| Owner::new(1)), &clock(), Box::new(|_| ())).unwrap();
+    let opened = storage.ledger("test", Box::new(|| Owner::new(1)), &clock(), Box::new(|_| ())).unwrap();
     assert_eq!(names(dir.path()), ["identity.sqlite", "ledger.sqlite"]);
     opened.admin.close().unwrap();
 }
@@ -56,7 +56,7 @@ fn a_copy_has_all_stores_and_the_same_ledger() {
     drop(storage.batches(FileLimits::default(), None).unwrap());
     let guard = DiskGuard::of(from.path(), Some(0));
     drop(storage.traces(TraceRetention::default(), u64::MAX, guard).unwrap());
-    let opened = storage.ledger(Box::new(|| Owner::new(1)), &clock(), Box::new(|_| ())).unwrap();
+    let opened = storage.ledger("test", Box::new(|| Owner::new(1)), &clock(), Box::new(|_| ())).unwrap();
     let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
     let open = LedgerOperation::OpenProject { org: org.clone(), project };
     let (kind, amount) = (GrantKind::Paid, headrace_domain::NanoDollars::new(5));

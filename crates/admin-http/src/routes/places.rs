@@ -72,6 +72,8 @@ pub(crate) struct Key {
     limits: Limits,
     /// The regions in which its calls may run, within those of its organisation. `null` if it has none of its own.
     regions: Option<Vec<String>>,
+    /// Until when the secret before the last rotation is valid.
+    former_until: Option<Time>,
     created: Time,
     expires: Option<Time>,
     revoked: Option<Time>,
@@ -97,6 +99,7 @@ impl From<KeyRecord> for Key {
             },
             limits: of.limits.into(),
             regions: regions(of.regions),
+            former_until: of.former_until.map(Time),
             created: Time(of.created),
             expires: of.expires.map(Time),
             revoked: of.revoked.map(Time),
@@ -216,6 +219,22 @@ pub(crate) struct KeyCreated {
     secret: String,
     /// The models that the key may use but that are not served now.
     unserved: Vec<String>,
+}
+
+/// How a key is rotated.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rotation {
+    /// For how many seconds the secret before it stays valid. At most a year. 0 ends it at once.
+    overlap_seconds: u64,
+}
+
+/// A key and its new secret.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct KeyRotated {
+    key: Key,
+    /// Shown this once.
+    secret: String,
 }
 
 /// A key that is revoked.
@@ -399,6 +418,21 @@ pub(crate) async fn change_key(
     }
     app.changed(KEYS);
     Ok(Json(app.directory().key(&id).ok_or_else(unknown)?.into()))
+}
+
+pub(crate) async fn rotate_key(
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<KeyId>>,
+    JsonBody(Rotation { overlap_seconds }): JsonBody<Rotation>,
+) -> Result<Json<KeyRotated>, ApiProblem> {
+    match app.run(&who, AdminCommand::RotateKey { id, overlap_seconds }).await? {
+        AdminReply::KeyRotated { key, secret } => {
+            app.changed(KEYS);
+            Ok(Json(KeyRotated { key: key.into(), secret: secret.expose().to_owned() }))
+        }
+        other => Err(unexpected(other)),
+    }
 }
 
 pub(crate) async fn revoke_key(

@@ -210,6 +210,7 @@ commands! {
     // without a key.
     LendKey => "POST /playground/chat/completions";
     ListKeys => "GET /keys";
+    RotateKey => "POST /keys/{id}/rotate";
     RevokeKey => "POST /keys/{id}/revoke";
     CreateOrg => "POST /orgs";
     ListOrgs => "GET /orgs";

@@ -65,6 +65,17 @@ pub(crate) enum KeysCommand {
         #[command(flatten)]
         regions: NewRegions,
     },
+    /// Give a key another secret; it is shown once
+    #[command(
+        after_help = "The key keeps its id, limits and usage. The secret before works for the time of --overlap, so that callers can\nchange to the new one.\n\nExample:\n  headrace keys rotate key_0123 --overlap 7d"
+    )]
+    Rotate {
+        /// Key id (key_...)
+        id: KeyId,
+        /// How long the secret before stays valid, at most 365d; 0s ends it at once
+        #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration)]
+        overlap: std::time::Duration,
+    },
     /// Revoke a key, effective immediately
     Revoke {
         /// Key id (key_...)

@@ -11,7 +11,7 @@ use crate::arguments::places::{KeysArgs, KeysCommand};
 use crate::commands::places::pinned;
 use crate::commands::{execute, time, unexpected};
 
-/// Creates, lists, limits, pins or revokes keys.
+/// Creates, lists, limits, pins, rotates or revokes keys.
 pub(crate) fn run(args: KeysArgs) -> ExitCode {
     match args.command {
         KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits, regions } => {
@@ -46,6 +46,10 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
             })
         }
         KeysCommand::List { project } => execute(&args.at, AdminCommand::ListKeys { project }, list),
+        KeysCommand::Rotate { id, overlap } => {
+            let command = AdminCommand::RotateKey { id, overlap_seconds: overlap.as_secs() };
+            execute(&args.at, command, rotated)
+        }
         KeysCommand::Revoke { id } => {
             execute(&args.at, AdminCommand::RevokeKey { id }, |reply| match reply {
                 AdminReply::KeyRevoked { id, how } => revoked(&id, how),
@@ -86,6 +90,16 @@ fn created(reply: AdminReply) -> String {
     }
 }
 
+fn rotated(reply: AdminReply) -> String {
+    let AdminReply::KeyRotated { key, secret } = reply else { return unexpected(&reply) };
+    format!(
+        "{}\n\n  id       {}\n  former   the secret before works until {} UTC\n\nThe first line is the secret. It is shown this once.\n",
+        secret.expose(),
+        key.id,
+        time(key.former_until),
+    )
+}
+
 /// A warning about models that the key may use but that are not served now.
 fn warning(unserved: &[ModelName]) -> String {
     if unserved.is_empty() {
@@ -112,6 +126,9 @@ fn row(key: KeyRecord) -> Vec<String> {
         (Some(at), _) => format!("revoked {}", time(Some(at))),
         (None, Some(at)) if SystemClock::new().now() >= at => format!("expired {}", time(Some(at))),
         (None, Some(at)) => format!("until {}", time(Some(at))),
+        (None, None) if key.former_until.is_some_and(|until| SystemClock::new().now() < until) => {
+            format!("active, former secret until {}", time(key.former_until))
+        }
         (None, None) => "active".to_owned(),
     };
     let limits = key.limits.to_string();

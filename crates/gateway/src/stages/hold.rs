@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::{Rejection, rate_headers};
-use headrace_domain::{Code, KeyId, NanoDollars, ServiceTier, Stage, UnixNanos};
-use headrace_identity::{Directory, KeyEnd};
+use headrace_domain::{Clock, Code, NanoDollars, ServiceTier, Stage, UnixNanos};
+use headrace_identity::{Directory, Principal};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{CallerCheck, CommandResult, LedgerOperation, LedgerRefusal};
 use headrace_limits::Scope;
@@ -61,8 +61,11 @@ impl KeyedCall {
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
         let deciding = if parts.ledger.checks_callers() {
-            let caller =
-                KeyCheck { directory: Arc::clone(&parts.directory), key: self.principal.key.clone() };
+            let caller = KeyCheck {
+                directory: Arc::clone(&parts.directory),
+                clock: Arc::clone(&parts.clock),
+                principal: Arc::clone(&self.principal.principal),
+            };
             parts.ledger.decide_for(Arc::new(caller), vec![command], now)
         } else {
             parts.ledger.decide(vec![command], now)
@@ -84,12 +87,13 @@ impl KeyedCall {
 /// Checks the key of a call at the moment when a shared ledger decides on its hold.
 struct KeyCheck {
     directory: Arc<Directory>,
-    key: KeyId,
+    clock: Arc<dyn Clock>,
+    principal: Arc<Principal>,
 }
 
 impl CallerCheck for KeyCheck {
     fn is_valid(&self) -> bool {
-        self.directory.key_end(&self.key) != Some(KeyEnd::Revoked)
+        self.directory.is_current(&self.principal, self.clock.now())
     }
 }
 

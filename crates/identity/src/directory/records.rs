@@ -39,8 +39,13 @@ impl Records {
         Ok(records)
     }
 
-    /// Adds or replaces records, and applies noted revocations. Returns the entries of all keys that this concerns.
-    pub(super) fn replace(&mut self, changed: StoredDirectory) -> Result<Vec<Entry>, IdentityError> {
+    /// Adds or replaces records, and applies noted revocations. Returns the entries of all keys that this concerns, and
+    /// the hashes of secrets that keys had before.
+    pub(super) fn replace(
+        &mut self,
+        changed: StoredDirectory,
+    ) -> Result<(Vec<Entry>, Vec<KeyHash>), IdentityError> {
+        let gone = changed.keys.iter().flat_map(|key| self.hashes_before(key)).collect();
         let orgs: Vec<_> = changed.orgs.iter().map(|org| org.id.clone()).collect();
         let projects: Vec<_> = changed.projects.iter().map(|project| project.id.clone()).collect();
         let keys: Vec<_> = changed.keys.iter().map(|key| key.record.id.clone()).collect();
@@ -56,9 +61,16 @@ impl Records {
             entries.extend(self.entries_of_project(project)?);
         }
         for key in keys.iter().filter_map(|id| self.keys.get(id)) {
-            entries.push(self.entry(key)?);
+            entries.extend(self.entries_of_key(key)?);
         }
-        Ok(entries)
+        Ok((entries, gone))
+    }
+
+    /// The hashes of the secrets that a key has now and that `changed` does not have.
+    pub(super) fn hashes_before(&self, changed: &StoredKey) -> Vec<KeyHash> {
+        let before = self.keys.get(&changed.record.id);
+        let before = before.into_iter().flat_map(|key| key.former.into_iter().chain([key.hash]));
+        before.filter(|hash| *hash != changed.hash && Some(*hash) != changed.former).collect()
     }
 
     fn revoke_noted(&mut self, noted: &[NotedRevocation]) {
@@ -97,12 +109,14 @@ impl Records {
     /// The entries of all keys of a project.
     pub(super) fn entries_of_project(&self, project: &ProjectId) -> Result<Vec<Entry>, IdentityError> {
         let keys = self.keys_of.get(project).into_iter().flatten();
-        keys.filter_map(|id| self.keys.get(id)).map(|key| self.entry(key)).collect()
+        let entries: Result<Vec<_>, _> =
+            keys.filter_map(|id| self.keys.get(id)).map(|key| self.entries_of_key(key)).collect();
+        Ok(entries?.concat())
     }
 
     /// Builds the entry of a key: its hash and its principal.
     pub(super) fn entry(&self, key: &StoredKey) -> Result<Entry, IdentityError> {
-        let StoredKey { hash, record } = key;
+        let StoredKey { hash, record, .. } = key;
         let org = self.orgs.get(&record.org).ok_or_else(|| corrupt(record, "its organisation is missing"))?;
         let project =
             self.projects.get(&record.project).ok_or_else(|| corrupt(record, "its project is missing"))?;
@@ -118,12 +132,25 @@ impl Records {
             endpoints: record.endpoints.clone(),
             regions: record.regions.and(&org.regions),
             org_regions: org.regions.clone(),
+            secret_number: record.secret_number,
             limits: record.limits,
             project_limits: project.limits,
             org_limits: org.limits,
             expires: record.expires,
         });
         Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal })
+    }
+
+    /// Builds the entries of a key: that of its secret, and that of the secret before it, which ends by itself.
+    pub(super) fn entries_of_key(&self, key: &StoredKey) -> Result<Vec<Entry>, IdentityError> {
+        let entry = self.entry(key)?;
+        let former = key.former.zip(key.record.former_until).map(|(hash, until)| {
+            let mut principal = Principal::clone(&entry.principal);
+            principal.secret_number = key.record.secret_number.saturating_sub(1);
+            principal.expires = Some(principal.expires.map_or(until, |end| end.min(until)));
+            Entry { hash, revoked: entry.revoked, principal: Arc::new(principal) }
+        });
+        Ok(former.into_iter().chain([entry]).collect())
     }
 
     /// Checks that a key's organisation and project exist and belong together, and that the organisation allows the
@@ -201,10 +228,11 @@ impl Entries {
     pub(super) fn of(records: &Records) -> Result<Self, IdentityError> {
         let mut parts: Vec<Part> = (0..PARTS).map(|_| Part::default()).collect();
         for key in records.keys.values() {
-            let entry = records.entry(key)?;
-            let Some(part) = parts.get_mut(part_of(&key.hash)) else { continue };
-            if part.insert(key.hash.prefix(), entry).is_some() {
-                return Err(corrupt(&key.record, "another key has the same hash"));
+            for entry in records.entries_of_key(key)? {
+                let Some(part) = parts.get_mut(part_of(&entry.hash)) else { continue };
+                if part.insert(entry.hash.prefix(), entry).is_some() {
+                    return Err(corrupt(&key.record, "another key has the same hash"));
+                }
             }
         }
         Ok(Self {
@@ -222,6 +250,16 @@ impl Entries {
     /// Returns `true` if a key with this hash exists.
     pub(super) fn has(&self, hash: &KeyHash) -> bool {
         self.part(hash).is_some_and(|part| part.contains_key(&hash.prefix()))
+    }
+
+    /// Removes entries. Callers must not run at the same time.
+    pub(super) fn remove(&self, hashes: &[KeyHash]) {
+        for hash in hashes {
+            let Some(part) = self.parts.get(part_of(hash)) else { continue };
+            let mut fresh = Part::clone(&part.load());
+            fresh.remove(&hash.prefix());
+            part.store(Arc::new(fresh));
+        }
     }
 
     /// Adds or replaces entries. Callers must not run at the same time.

@@ -34,8 +34,9 @@ impl Directory {
         let mut stored = changed.records;
         stored.noted.clone_from(&waiting);
         let mut records = self.records.write();
-        let entries = records.replace(stored)?;
+        let (entries, gone) = records.replace(stored)?;
         self.entries.put(entries);
+        self.entries.remove(&gone);
         drop(records);
         // Calls in flight check their keys again.
         self.revocations.fetch_add(1, Release);

@@ -7,7 +7,7 @@ use headrace_domain::{Endpoint, ModelName, Region};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{EndpointAccess, MemoryKeyStore, ModelAccess, StoredDirectory};
+use crate::{EndpointAccess, MemoryKeyStore, ModelAccess, RotatedSecret, StoredDirectory};
 
 const NOW: UnixNanos = UnixNanos::new(1_700_000_000_000_000_000);
 const LATER: UnixNanos = UnixNanos::new(1_800_000_000_000_000_000);
@@ -113,6 +113,7 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
         endpoints: record.endpoints.clone(),
         regions: Residency::Anywhere,
         org_regions: Residency::Anywhere,
+        secret_number: 1,
         limits: limits(1),
         project_limits: limits(2),
         org_limits: limits(3),
@@ -295,6 +296,9 @@ impl KeyStore for Failing {
     fn set_key_regions(&self, id: &KeyId, regions: &Residency, audit: &AuditEntry) -> Result<(), StoreError> {
         self.check().and_then(|()| self.store.set_key_regions(id, regions, audit))
     }
+    fn rotate_key(&self, id: &KeyId, rotated: &RotatedSecret, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.rotate_key(id, rotated, audit))
+    }
     fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError> {
         self.check().and_then(|()| self.store.set_key_limits(id, limits, audit))
     }
@@ -427,6 +431,9 @@ impl KeyStore for Scripted {
         Ok(())
     }
     fn note(&self, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn rotate_key(&self, _: &KeyId, _: &RotatedSecret, _: &AuditEntry) -> Result<(), StoreError> {
         Ok(())
     }
     fn set_key_limits(&self, _: &KeyId, _: RateLimits, _: &AuditEntry) -> Result<(), StoreError> {

@@ -52,8 +52,11 @@ pub(super) fn project(row: &Row) -> Result<ProjectRecord, RowFailure> {
 }
 
 pub(super) fn key(row: &Row) -> Result<StoredKey, RowFailure> {
+    let former: Option<&[u8]> = row.try_get("former")?;
+    let number: i32 = row.try_get("number")?;
     Ok(StoredKey {
         hash: KeyHash::from_bytes(hash(row, "hash")?),
+        former: former.map(|_| hash(row, "former").map(KeyHash::from_bytes)).transpose()?,
         record: KeyRecord {
             id: parsed(row, "id", KeyId::new)?,
             org: parsed(row, "org", OrgId::new)?,
@@ -64,6 +67,8 @@ pub(super) fn key(row: &Row) -> Result<StoredKey, RowFailure> {
             endpoints: from_json(row, "endpoints")?,
             limits: from_json(row, "limits")?,
             regions: from_json(row, "regions")?,
+            secret_number: u32::try_from(number).unwrap_or(1),
+            former_until: optional_time(row, "until")?,
             created: time(row, "created")?,
             expires: optional_time(row, "expires")?,
             revoked: optional_time(row, "revoked")?,

@@ -37,6 +37,7 @@ fn asker(project: &str, key: &str) -> RouteAsker {
         endpoints: EndpointAccess::All,
         regions: Residency::Anywhere,
         org_regions: Residency::Anywhere,
+        secret_number: 1,
         limits: RateLimits::default(),
         project_limits: RateLimits::default(),
         org_limits: RateLimits::default(),

@@ -85,8 +85,11 @@ pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, RowFailure> {
 }
 
 pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, RowFailure> {
+    let former: Option<&[u8]> = row.try_get("former")?;
+    let number: Option<u32> = row.try_get("number")?;
     Ok(StoredKey {
         hash: KeyHash::from_bytes(bytes(row, "hash")?),
+        former: former.map(|_| bytes(row, "former").map(KeyHash::from_bytes)).transpose()?,
         record: KeyRecord {
             id: parsed(row, "id", KeyId::new)?,
             org: parsed(row, "org", OrgId::new)?,
@@ -97,7 +100,9 @@ pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, RowFailure> {
             endpoints: from_json(row, "endpoints")?,
             limits: from_json(row, "limits")?,
             regions: Residency::Anywhere,
-            created: UnixNanos::new(number(row, "created")?),
+            secret_number: number.unwrap_or(1),
+            former_until: optional_time(row, "until")?,
+            created: time(row, "created")?,
             expires: optional_time(row, "expires")?,
             revoked: optional_time(row, "revoked")?,
         },
@@ -130,6 +135,10 @@ pub(super) fn bytes(row: &SqliteRow, column: &str) -> Result<[u8; 32], RowFailur
 pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, RowFailure> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))
+}
+
+fn time(row: &SqliteRow, column: &str) -> Result<UnixNanos, RowFailure> {
+    number(row, column).map(UnixNanos::new)
 }
 
 pub(super) fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<UnixNanos>, RowFailure> {

@@ -59,6 +59,7 @@ fn stored_key(n: u8) -> StoredKey {
     let ProjectRecord { id: project, org, .. } = project_record(n / 8);
     StoredKey {
         hash: KeyHash::from_bytes([n % 16; 32]),
+        former: None,
         record: KeyRecord {
             id: KeyId::new(&format!("key{}", n % 32)).unwrap(),
             org,
@@ -75,10 +76,23 @@ fn stored_key(n: u8) -> StoredKey {
             },
             limits: RateLimits { concurrency: Some(u32::MAX), ..RateLimits::default() },
             regions: regions(n / 3),
+            secret_number: 1,
+            former_until: None,
             created: UnixNanos::new(7),
             expires: n.is_multiple_of(5).then(|| UnixNanos::new(u64::from(n))),
             revoked: None,
         },
+    }
+}
+
+fn rotated(n: u8) -> RotatedSecret {
+    RotatedSecret {
+        // Some keys have such a hash.
+        hash: KeyHash::from_bytes([8 + n % 16; 32]),
+        hint: format!("h{n}"),
+        number: 2 + u32::from(n),
+        former: KeyHash::from_bytes([n; 32]),
+        former_until: UnixNanos::new(u64::from(n)),
     }
 }
 
@@ -110,6 +124,7 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
         2 => store.set_revoked(&stored_key(n).record.id, UnixNanos::new(u64::from(n)), &audit),
         3 => store.set_key_limits(&stored_key(n).record.id, org_record(n).limits, &audit),
         4 => store.announce(&audit, "{}").map(drop),
+        11 => store.rotate_key(&stored_key(n).record.id, &rotated(n), &audit),
         8 => store.set_key_regions(&stored_key(n).record.id, &regions(n / 7), &audit),
         5 => store.conclude(u64::from(n), n.is_multiple_of(2).then_some(&audit)),
         _ => store.insert_key(&stored_key(n), &audit),
@@ -121,7 +136,7 @@ proptest! {
     /// For any sequence of changes, both stores give the same answers and keep the same data, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..11, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..12, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();
