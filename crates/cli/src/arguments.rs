@@ -25,6 +25,7 @@ pub(crate) mod operators;
 pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod requests;
+pub(crate) mod transfer;
 
 mod shared;
 pub(crate) mod shells;
@@ -126,6 +127,8 @@ pub(crate) enum ProgramCommand {
     Shadow(names::ShadowArgs),
     /// Copy the data directory, even while a server uses the directory
     Backup(backup::BackupArgs),
+    /// Move keys and ledger of a stopped server to another place, such as a database
+    Move(transfer::MoveArgs),
     /// The audit log: administrative changes and their authors
     Audit(AuditArgs),
     /// Talk to a model in the terminal

@@ -41,6 +41,7 @@ pub fn run() -> ExitCode {
         ProgramCommand::Routes(args) => commands::routes::run(args),
         ProgramCommand::Shadow(args) => commands::shadow::run(&args),
         ProgramCommand::Backup(args) => commands::backup::run(&args),
+        ProgramCommand::Move(args) => commands::transfer::run(&args),
         ProgramCommand::Audit(args) => commands::status::audit(&args),
         ProgramCommand::Chat(args) => commands::chat::run(args),
         ProgramCommand::Batches(args) => batches::run(&args),

@@ -2,6 +2,7 @@
 //! log. Knows nothing of HTTP status codes, money or SQL. A [`KeyStore`] keeps what must outlive the process.
 
 mod audit;
+mod contents;
 mod credential;
 mod directory;
 mod error;
@@ -13,6 +14,7 @@ mod secret;
 mod store;
 
 pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
+pub use contents::IdentityContents;
 pub use credential::credential;
 pub use directory::{Directory, KeyEnd, Revocation};
 pub use error::{AuthRefusal, IdentityError, StoreError};

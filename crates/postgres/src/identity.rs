@@ -19,6 +19,7 @@ use crate::session::{DatabaseSession, SessionFault, locked};
 use crate::setup;
 use crate::url::PostgresUrl;
 
+mod fill;
 mod operators;
 mod rows;
 
@@ -200,11 +201,7 @@ impl KeyStore for PostgresKeyStore {
     fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
         let StoredKey { hash, record, .. } = key;
         self.write("adding a key", async |client| {
-            let (hash, created) = (hash.as_bytes().as_slice(), nanos(record.created)?);
-            let (expires, revoked) =
-                (record.expires.map(nanos).transpose()?, record.revoked.map(nanos).transpose()?);
-            let texts = [json(&record.models)?, json(&record.endpoints)?, json(&record.limits)?, json(&record.regions)?];
-            let [models, endpoints, limits, regions] = &texts;
+            let hash = hash.as_bytes().as_slice();
             let (id, org, project) = (record.id.as_str(), record.org.as_str(), record.project.as_str());
             let home: [Value<'_>; 2] = [(&project, Type::TEXT), (&org, Type::TEXT)];
             if !exists(client, "SELECT FROM headrace.projects WHERE id = $1 AND org = $2", &home).await? {
@@ -214,27 +211,7 @@ impl KeyStore for PostgresKeyStore {
             if exists(client, "SELECT FROM headrace.keys WHERE id = $1 OR hash = $2", &same).await? {
                 return Err(StoreError::Duplicate { what: "key" }.into());
             }
-            client
-                .execute_typed(
-                    "INSERT INTO headrace.keys (id, hash, org, project, name, hint, models, endpoints, limits, regions, \
-                     created, expires, revoked) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
-                    &[
-                        (&id, Type::TEXT),
-                        (&hash, Type::BYTEA),
-                        (&org, Type::TEXT),
-                        (&project, Type::TEXT),
-                        (&record.name, Type::TEXT),
-                        (&record.hint, Type::TEXT),
-                        (models, Type::TEXT),
-                        (endpoints, Type::TEXT),
-                        (limits, Type::TEXT),
-                        (regions, Type::TEXT),
-                        (&created, Type::INT8),
-                        (&expires, Type::INT8),
-                        (&revoked, Type::INT8),
-                    ],
-                )
-                .await?;
+            add_key(client, key).await?;
             log(client, audit).await.map(drop)
         })
     }
@@ -313,41 +290,14 @@ impl KeyStore for PostgresKeyStore {
 
     fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         self.write("writing an organisation", async |client| {
-            let (id, limits, regions) = (org.id.as_str(), json(&org.limits)?, json(&org.regions)?);
-            let created = nanos(org.created)?;
-            client
-                .execute_typed(
-                    "INSERT INTO headrace.orgs (id, limits, regions, created) VALUES ($1, $2, $3, $4) \
-                     ON CONFLICT (id) DO UPDATE SET limits = excluded.limits, regions = excluded.regions",
-                    &[
-                        (&id, Type::TEXT),
-                        (&limits, Type::TEXT),
-                        (&regions, Type::TEXT),
-                        (&created, Type::INT8),
-                    ],
-                )
-                .await?;
+            put_org(client, org).await?;
             log(client, audit).await.map(drop)
         })
     }
 
     fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         self.write("writing a project", async |client| {
-            let (id, org, limits) = (project.id.as_str(), project.org.as_str(), json(&project.limits)?);
-            let created = nanos(project.created)?;
-            if !exists(client, "SELECT FROM headrace.orgs WHERE id = $1", &[(&org, Type::TEXT)]).await? {
-                return Err(StoreError::NotFound { what: "organisation" }.into());
-            }
-            let written = client
-                .execute_typed(
-                    "INSERT INTO headrace.projects (id, org, limits, created) VALUES ($1, $2, $3, $4) \
-                     ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE projects.org = excluded.org",
-                    &[(&id, Type::TEXT), (&org, Type::TEXT), (&limits, Type::TEXT), (&created, Type::INT8)],
-                )
-                .await?;
-            if written == 0 {
-                return Err(StoreError::Duplicate { what: "project" }.into());
-            }
+            put_project(client, project).await?;
             log(client, audit).await.map(drop)
         })
     }
@@ -425,6 +375,81 @@ impl KeyStore for PostgresKeyStore {
 
 async fn exists(client: &Client, query: &str, values: &[Value<'_>]) -> Result<bool, Error> {
     client.query_typed_opt(query, values).await.map(|row| row.is_some())
+}
+
+/// Adds or changes an organisation, within the caller's transaction.
+async fn put_org(client: &Client, org: &OrgRecord) -> Result<(), RowFailure> {
+    let (id, limits, regions) = (org.id.as_str(), json(&org.limits)?, json(&org.regions)?);
+    let created = nanos(org.created)?;
+    client
+        .execute_typed(
+            "INSERT INTO headrace.orgs (id, limits, regions, created) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (id) DO UPDATE SET limits = excluded.limits, regions = excluded.regions",
+            &[(&id, Type::TEXT), (&limits, Type::TEXT), (&regions, Type::TEXT), (&created, Type::INT8)],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Adds or changes a project, within the caller's transaction.
+async fn put_project(client: &Client, project: &ProjectRecord) -> Result<(), RowFailure> {
+    let (id, org, limits) = (project.id.as_str(), project.org.as_str(), json(&project.limits)?);
+    let created = nanos(project.created)?;
+    if !exists(client, "SELECT FROM headrace.orgs WHERE id = $1", &[(&org, Type::TEXT)]).await? {
+        return Err(StoreError::NotFound { what: "organisation" }.into());
+    }
+    let written = client
+        .execute_typed(
+            "INSERT INTO headrace.projects (id, org, limits, created) VALUES ($1, $2, $3, $4) \
+             ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE projects.org = excluded.org",
+            &[(&id, Type::TEXT), (&org, Type::TEXT), (&limits, Type::TEXT), (&created, Type::INT8)],
+        )
+        .await?;
+    if written == 0 {
+        return Err(StoreError::Duplicate { what: "project" }.into());
+    }
+    Ok(())
+}
+
+/// Adds a key to the table, within the caller's transaction.
+async fn add_key(client: &Client, key: &StoredKey) -> Result<(), RowFailure> {
+    let StoredKey { hash, former, record } = key;
+    let (hash, former) =
+        (hash.as_bytes().as_slice(), former.as_ref().map(|former| former.as_bytes().as_slice()));
+    let number = i32::try_from(record.secret_number).unwrap_or(i32::MAX);
+    let created = nanos(record.created)?;
+    let [until, expires, revoked] = [record.former_until, record.expires, record.revoked];
+    let (until, expires) = (until.map(nanos).transpose()?, expires.map(nanos).transpose()?);
+    let revoked = revoked.map(nanos).transpose()?;
+    let (models, endpoints) = (json(&record.models)?, json(&record.endpoints)?);
+    let (limits, regions) = (json(&record.limits)?, json(&record.regions)?);
+    let (id, org, project) = (record.id.as_str(), record.org.as_str(), record.project.as_str());
+    client
+        .execute_typed(
+            "INSERT INTO headrace.keys (id, hash, org, project, name, hint, models, endpoints, limits, regions, \
+             created, expires, revoked, number, former, until) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+            &[
+                (&id, Type::TEXT),
+                (&hash, Type::BYTEA),
+                (&org, Type::TEXT),
+                (&project, Type::TEXT),
+                (&record.name, Type::TEXT),
+                (&record.hint, Type::TEXT),
+                (&models, Type::TEXT),
+                (&endpoints, Type::TEXT),
+                (&limits, Type::TEXT),
+                (&regions, Type::TEXT),
+                (&created, Type::INT8),
+                (&expires, Type::INT8),
+                (&revoked, Type::INT8),
+                (&number, Type::INT4),
+                (&former, Type::BYTEA),
+                (&until, Type::INT8),
+            ],
+        )
+        .await?;
+    Ok(())
 }
 
 async fn change_key(

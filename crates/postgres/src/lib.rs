@@ -2,6 +2,7 @@
 //! its own deadline for each statement, and works through a pooler in transaction mode. Knows no HTTP, no engine, and not
 //! what the rows mean.
 
+mod fill;
 mod history;
 mod identity;
 mod journal;
@@ -12,6 +13,7 @@ mod setup;
 mod tls;
 mod url;
 
+pub use fill::PostgresJournalFiller;
 pub use history::PostgresJournalHistory;
 pub use identity::PostgresKeyStore;
 pub use journal::{PostgresJournal, PostgresPresence};

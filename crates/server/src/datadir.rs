@@ -16,9 +16,13 @@ use headrace_ledger::{LedgerError, Owner};
 use headrace_store::disk::DiskBallast;
 use headrace_store::journal::CommitTimes;
 use headrace_store::{
-    OpenedLedger, SetupLock, Storage, StorageReader, StorageUrl, StorageUrlError, StoreName,
+    OpenedLedger, SetupLock, Storage, StorageReader, StorageUrl, StorageUrlError, StoreName, TransferError,
 };
 use secrecy::zeroize::Zeroizing;
+
+mod transfer;
+
+pub use transfer::copy_shared;
 
 /// File with the API's address, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
@@ -85,6 +89,15 @@ pub enum DataDirError {
     Identity(IdentityError),
     /// The ledger cannot be opened or closed.
     Ledger(LedgerError),
+    /// Keys and ledger cannot be copied to another place.
+    Transfer(TransferError),
+    /// Other gateways work with the stores that are to be moved.
+    InUse {
+        /// The names of the gateways.
+        gateways: Vec<String>,
+    },
+    /// The stores are at the requested place already.
+    SamePlace(StorageUrl),
 }
 
 impl fmt::Display for DataDirError {
@@ -111,6 +124,13 @@ impl fmt::Display for DataDirError {
             Self::Randomness(error) => write!(f, "the operating system gave no randomness: {error}"),
             Self::Identity(error) => error.fmt(f),
             Self::Ledger(error) => error.fmt(f),
+            Self::Transfer(error) => error.fmt(f),
+            Self::InUse { gateways } => write!(
+                f,
+                "gateways work with this ledger ({}): stop them first; one that was killed is free after 15 seconds",
+                gateways.join(", ")
+            ),
+            Self::SamePlace(url) => write!(f, "keys and ledger are in {url} already"),
         }
     }
 }

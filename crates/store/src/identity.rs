@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
-    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord,
-    ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
+    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyHash, KeyStore, NotedRevocation,
+    OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
 };
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::disk::DiskBallast;
 use crate::sqlite::{CommitDurability, FileFormat, SqliteFile, stamp};
+
+mod fill;
 
 mod operators;
 
@@ -256,27 +258,7 @@ impl KeyStore for SqliteKeyStore {
     fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
         let (key, audit) = (key.clone(), audit.clone());
         self.write("adding a key", async move |connection| {
-            let StoredKey { hash, record, .. } = key;
-            let inserted = sqlx::query(
-                "INSERT INTO keys (id, hash, org, project, name, hint, models, endpoints, limits, created, expires, \
-                 revoked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            )
-            .bind(record.id.as_str())
-            .bind(hash.as_bytes().as_slice())
-            .bind(record.org.as_str())
-            .bind(record.project.as_str())
-            .bind(&record.name)
-            .bind(&record.hint)
-            .bind(json(&record.models)?)
-            .bind(json(&record.endpoints)?)
-            .bind(json(&record.limits)?)
-            .bind(nanos(record.created)?)
-            .bind(record.expires.map(nanos).transpose()?)
-            .bind(record.revoked.map(nanos).transpose()?)
-            .execute(&mut *connection)
-            .await;
-            inserted.map_err(|error| constraint(error, "key", "project"))?;
-            pin(connection, OF_KEY, record.id.as_str(), &record.regions).await?;
+            add_key(connection, &key).await?;
             log(connection, audit).await
         })
     }
@@ -306,10 +288,8 @@ impl KeyStore for SqliteKeyStore {
             if set.map_err(|error| constraint(error, "key", "project"))?.rows_affected() == 0 {
                 return Err(RowFailure::Store(StoreError::NotFound { what: "key" }));
             }
-            let former = sqlx::query("INSERT OR REPLACE INTO rotations VALUES (?, ?, ?, ?)");
-            let former = former.bind(id.as_str()).bind(i64::from(rotated.number));
-            let former = former.bind(rotated.former.as_bytes().as_slice()).bind(nanos(rotated.former_until)?);
-            former.execute(&mut *connection).await?;
+            let RotatedSecret { number, former, former_until, .. } = &rotated;
+            put_rotation(connection, &id, *number, former, *former_until).await?;
             log(connection, audit).await
         })
     }
@@ -356,16 +336,7 @@ impl KeyStore for SqliteKeyStore {
     fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         let (org, audit) = (org.clone(), audit.clone());
         self.write("writing an organisation", async move |connection| {
-            sqlx::query(
-                "INSERT INTO orgs (id, limits, created) VALUES (?, ?, ?) \
-                 ON CONFLICT (id) DO UPDATE SET limits = excluded.limits",
-            )
-            .bind(org.id.as_str())
-            .bind(json(&org.limits)?)
-            .bind(nanos(org.created)?)
-            .execute(&mut *connection)
-            .await?;
-            pin(connection, OF_ORG, org.id.as_str(), &org.regions).await?;
+            put_org(connection, &org).await?;
             log(connection, audit).await
         })
     }
@@ -373,20 +344,7 @@ impl KeyStore for SqliteKeyStore {
     fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
         let (project, audit) = (project.clone(), audit.clone());
         self.write("writing a project", async move |connection| {
-            let written = sqlx::query(
-                "INSERT INTO projects (id, org, limits, created) VALUES (?, ?, ?, ?) \
-                 ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE org = excluded.org",
-            )
-            .bind(project.id.as_str())
-            .bind(project.org.as_str())
-            .bind(json(&project.limits)?)
-            .bind(nanos(project.created)?)
-            .execute(&mut *connection)
-            .await;
-            let written = written.map_err(|error| constraint(error, "project", "organisation"))?;
-            if written.rows_affected() == 0 {
-                return Err(RowFailure::Store(StoreError::Duplicate { what: "project" }));
-            }
+            put_project(connection, &project).await?;
             log(connection, audit).await
         })
     }
@@ -464,6 +422,82 @@ impl KeyStore for SqliteKeyStore {
             checker.finish(recorded).map_err(RowFailure::Store)
         })
     }
+}
+
+/// Adds a key, within the caller's transaction.
+async fn add_key(connection: &mut SqliteConnection, key: &StoredKey) -> Result<(), RowFailure> {
+    let StoredKey { hash, former, record } = key;
+    let inserted = sqlx::query(
+        "INSERT INTO keys (id, hash, org, project, name, hint, models, endpoints, limits, created, expires, \
+         revoked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(record.id.as_str())
+    .bind(hash.as_bytes().as_slice())
+    .bind(record.org.as_str())
+    .bind(record.project.as_str())
+    .bind(&record.name)
+    .bind(&record.hint)
+    .bind(json(&record.models)?)
+    .bind(json(&record.endpoints)?)
+    .bind(json(&record.limits)?)
+    .bind(nanos(record.created)?)
+    .bind(record.expires.map(nanos).transpose()?)
+    .bind(record.revoked.map(nanos).transpose()?)
+    .execute(&mut *connection)
+    .await;
+    inserted.map_err(|error| constraint(error, "key", "project"))?;
+    pin(&mut *connection, OF_KEY, record.id.as_str(), &record.regions).await?;
+    if let (Some(former), Some(until)) = (former, record.former_until) {
+        put_rotation(connection, &record.id, record.secret_number, former, until).await?;
+    }
+    Ok(())
+}
+
+async fn put_rotation(
+    connection: &mut SqliteConnection,
+    id: &KeyId,
+    number: u32,
+    former: &KeyHash,
+    until: UnixNanos,
+) -> Result<(), RowFailure> {
+    let put = sqlx::query("INSERT OR REPLACE INTO rotations VALUES (?, ?, ?, ?)");
+    let put = put.bind(id.as_str()).bind(i64::from(number)).bind(former.as_bytes().as_slice());
+    put.bind(nanos(until)?).execute(connection).await?;
+    Ok(())
+}
+
+/// Adds or changes an organisation, within the caller's transaction.
+async fn put_org(connection: &mut SqliteConnection, org: &OrgRecord) -> Result<(), RowFailure> {
+    sqlx::query(
+        "INSERT INTO orgs (id, limits, created) VALUES (?, ?, ?) \
+         ON CONFLICT (id) DO UPDATE SET limits = excluded.limits",
+    )
+    .bind(org.id.as_str())
+    .bind(json(&org.limits)?)
+    .bind(nanos(org.created)?)
+    .execute(&mut *connection)
+    .await?;
+    pin(connection, OF_ORG, org.id.as_str(), &org.regions).await?;
+    Ok(())
+}
+
+/// Adds or changes a project, within the caller's transaction.
+async fn put_project(connection: &mut SqliteConnection, project: &ProjectRecord) -> Result<(), RowFailure> {
+    let written = sqlx::query(
+        "INSERT INTO projects (id, org, limits, created) VALUES (?, ?, ?, ?) \
+         ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE org = excluded.org",
+    )
+    .bind(project.id.as_str())
+    .bind(project.org.as_str())
+    .bind(json(&project.limits)?)
+    .bind(nanos(project.created)?)
+    .execute(&mut *connection)
+    .await;
+    let written = written.map_err(|error| constraint(error, "project", "organisation"))?;
+    if written.rows_affected() == 0 {
+        return Err(RowFailure::Store(StoreError::Duplicate { what: "project" }));
+    }
+    Ok(())
 }
 
 /// Writes the regions of an organisation or a key, within the caller's transaction.

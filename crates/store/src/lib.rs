@@ -8,6 +8,7 @@ mod pair;
 mod sqlite;
 mod statement_error;
 mod storage;
+mod transfer;
 mod url;
 
 pub mod files;
@@ -21,4 +22,5 @@ pub mod usage;
 pub use headrace_postgres::SetupLock;
 pub use sqlite::CommitDurability;
 pub use storage::{IdentityStores, OpenedLedger, Storage, StorageReader, StoreName, StorePlace};
+pub use transfer::{TransferError, TransferReport};
 pub use url::{StorageUrl, StorageUrlError};

@@ -108,7 +108,8 @@ impl StoreName {
     const ALL: [Self; 6] =
         [Self::Identities, Self::Ledger, Self::Objects, Self::Files, Self::Usage, Self::Traces];
 
-    const fn file(self) -> &'static str {
+    /// The name of the file in a folder of stores.
+    pub const fn file(self) -> &'static str {
         match self {
             Self::Identities => "identity.sqlite",
             Self::Ledger => "ledger.sqlite",
@@ -278,8 +279,12 @@ impl Storage {
         Ok(Box::new(LateTraceStore::open(&path, retention, max_bytes, guard)?))
     }
 
-    fn path(&self, store: StoreName) -> PathBuf {
+    pub(crate) fn path(&self, store: StoreName) -> PathBuf {
         store.path(&self.url)
+    }
+
+    pub(crate) const fn url(&self) -> &StorageUrl {
+        &self.url
     }
 }
 
@@ -355,7 +360,7 @@ impl StorageReader {
         Ok(Arc::new(SqliteUsage::open(&usage, self.ledger(), &traces)?))
     }
 
-    /// Copies all stores that exist to an empty folder, and returns their number. Each copy is consistent, even while a
+    /// Copies all stores of this program alone that exist to an empty folder, and returns their number. Each copy is consistent, even while a
     /// server writes.
     ///
     /// # Errors
@@ -365,7 +370,10 @@ impl StorageReader {
         let mut copied = 0;
         for store in StoreName::ALL {
             let source = self.path(store);
-            if source.exists() && (with_traces || store != StoreName::Traces) {
+            if self.place(store).database.is_none()
+                && source.exists()
+                && (with_traces || store != StoreName::Traces)
+            {
                 copy_database(&source, &store.path(&to))?;
                 copied += 1;
             }

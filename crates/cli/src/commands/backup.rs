@@ -10,7 +10,6 @@ use headrace_trace::counted;
 
 use crate::arguments::backup::BackupArgs;
 use crate::commands::{CommandError, data_dir, print, recent_calls};
-use headrace_store::StoreName;
 
 /// Makes a copy, checks it, and prints the result.
 pub(crate) fn run(args: &BackupArgs) -> ExitCode {
@@ -23,13 +22,6 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
         let why = "name the server's data directory with --data-dir";
         return Err(CommandError::Other(format!("there is no data directory {}: {why}", from.display())));
     }
-    if datadir::stored(&from).is_shared() {
-        let place = datadir::stored(&from).place(StoreName::Ledger);
-        let why = "back it up with pg_dump, whose copy is of one moment, and the secrets with it";
-        return Err(CommandError::Other(format!(
-            "the keys and the ledger are in the database {place}: {why}"
-        )));
-    }
     let to = args.to.as_path();
     if std::fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_some()) {
         let why = "is not empty: name a new directory for the copy";
@@ -40,8 +32,17 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| failed(to, &error))?;
     let copied = datadir::stored(&from).copy_to(to, !args.no_traces);
     let mut files = copied.map_err(|error| CommandError::Other(error.to_string()))?;
+    if datadir::stored(&from).is_shared() {
+        // Keys and ledger come from the database, with the secrets that all gateways have in common.
+        datadir::copy_shared(&from, to, crate::commands::transfer::progress())
+            .map_err(CommandError::DataDir)?;
+        files += 2;
+    }
     for source in secret_files(&from)? {
         let name = source.strip_prefix(&from).unwrap_or(&source);
+        if to.join(name).exists() {
+            continue;
+        }
         copy_secret(&source, &to.join(name))?;
         files += 1;
     }

@@ -4,8 +4,8 @@ use headrace_domain::UnixNanos;
 use headrace_identity::{
     AuditEntry, KeyHash, OperatorId, OperatorRecord, OperatorStore, Role, StoreError, StoredOperator,
 };
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Row};
 
 use super::rows::{RowFailure, hash, nanos, optional_time, parsed, time};
 use super::{LIMIT, PostgresKeyStore, exists, log};
@@ -23,27 +23,12 @@ impl OperatorStore for PostgresKeyStore {
     fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError> {
         let StoredOperator { hash, record } = operator;
         self.write("adding an operator", async |client| {
-            let (id, hash, role) = (record.id.as_str(), hash.as_bytes().as_slice(), record.role.name());
-            let (created, revoked) = (nanos(record.created)?, record.revoked.map(nanos).transpose()?);
+            let (id, hash) = (record.id.as_str(), hash.as_bytes().as_slice());
             let taken = "SELECT FROM headrace.operators WHERE id = $1 OR hash = $2";
             if exists(client, taken, &[(&id, Type::TEXT), (&hash, Type::BYTEA)]).await? {
                 return Err(StoreError::Duplicate { what: WHAT }.into());
             }
-            client
-                .execute_typed(
-                    "INSERT INTO headrace.operators (id, hash, name, role, hint, created, revoked) \
-                     VALUES ($1, $2, $3, $4, $5, $6, $7)",
-                    &[
-                        (&id, Type::TEXT),
-                        (&hash, Type::BYTEA),
-                        (&record.name, Type::TEXT),
-                        (&role, Type::TEXT),
-                        (&record.hint, Type::TEXT),
-                        (&created, Type::INT8),
-                        (&revoked, Type::INT8),
-                    ],
-                )
-                .await?;
+            add_operator(client, operator).await?;
             log(client, audit).await.map(drop)
         })
     }
@@ -67,6 +52,29 @@ impl OperatorStore for PostgresKeyStore {
             }
         })
     }
+}
+
+/// Adds an operator to the table, within the caller's transaction.
+pub(super) async fn add_operator(client: &Client, operator: &StoredOperator) -> Result<(), RowFailure> {
+    let StoredOperator { hash, record } = operator;
+    let (id, hash, role) = (record.id.as_str(), hash.as_bytes().as_slice(), record.role.name());
+    let (created, revoked) = (nanos(record.created)?, record.revoked.map(nanos).transpose()?);
+    client
+        .execute_typed(
+            "INSERT INTO headrace.operators (id, hash, name, role, hint, created, revoked) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+            &[
+                (&id, Type::TEXT),
+                (&hash, Type::BYTEA),
+                (&record.name, Type::TEXT),
+                (&role, Type::TEXT),
+                (&record.hint, Type::TEXT),
+                (&created, Type::INT8),
+                (&revoked, Type::INT8),
+            ],
+        )
+        .await?;
+    Ok(())
 }
 
 fn operator(row: &Row) -> Result<StoredOperator, RowFailure> {

@@ -5,7 +5,7 @@ use headrace_identity::{
     AuditEntry, KeyHash, OperatorId, OperatorRecord, OperatorStore, Role, StoreError, StoredOperator,
 };
 use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::rows::{RowFailure, bytes, constraint, nanos, number, optional_time, parsed};
 use super::{SqliteKeyStore, log};
@@ -21,21 +21,9 @@ impl OperatorStore for SqliteKeyStore {
     }
 
     fn insert_operator(&self, operator: &StoredOperator, audit: &AuditEntry) -> Result<(), StoreError> {
-        let (StoredOperator { hash, record }, audit) = (operator.clone(), audit.clone());
+        let (operator, audit) = (operator.clone(), audit.clone());
         self.write("adding an operator", async move |connection| {
-            let inserted = sqlx::query(
-                "INSERT INTO operators (id, hash, name, role, hint, created, revoked) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            )
-            .bind(record.id.as_str())
-            .bind(hash.as_bytes().as_slice())
-            .bind(&record.name)
-            .bind(record.role.name())
-            .bind(&record.hint)
-            .bind(nanos(record.created)?)
-            .bind(record.revoked.map(nanos).transpose()?)
-            .execute(&mut *connection)
-            .await;
-            inserted.map_err(|error| constraint(error, WHAT, WHAT))?;
+            add_operator(connection, &operator).await?;
             log(connection, audit).await
         })
     }
@@ -60,6 +48,28 @@ impl OperatorStore for SqliteKeyStore {
             }
         })
     }
+}
+
+/// Adds an operator, within the caller's transaction.
+pub(super) async fn add_operator(
+    connection: &mut SqliteConnection,
+    operator: &StoredOperator,
+) -> Result<(), RowFailure> {
+    let StoredOperator { hash, record } = operator;
+    let inserted = sqlx::query(
+        "INSERT INTO operators (id, hash, name, role, hint, created, revoked) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    )
+    .bind(record.id.as_str())
+    .bind(hash.as_bytes().as_slice())
+    .bind(&record.name)
+    .bind(record.role.name())
+    .bind(&record.hint)
+    .bind(nanos(record.created)?)
+    .bind(record.revoked.map(nanos).transpose()?)
+    .execute(&mut *connection)
+    .await;
+    inserted.map_err(|error| constraint(error, WHAT, WHAT))?;
+    Ok(())
 }
 
 fn operator(row: &SqliteRow) -> Result<StoredOperator, RowFailure> {

@@ -1,0 +1,173 @@
+//! Moving keys and ledger between SQLite and PostgreSQL, and backups of a shared ledger under load. One suite for each
+//! version of PostgreSQL that `HEADRACE_POSTGRES_BIN` names, as the step `postgres` of the test command does.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
+#[path = "common/server.rs"]
+mod common;
+#[path = "../../postgres/tests/support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod postgres;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Server, program, question, said};
+use postgres::{PostgresServer, versions};
+use serde_json::{Value, json};
+
+const KEY: &str = "sk-integration-test-0123456789abcdef";
+
+/// A directory with projects, money, a rotated key, a revoked key, an operator and calls. The server has stopped.
+async fn filled(dir: &Path) -> KnownSecrets {
+    let mut server = Server::up(dir, &["--admin-listen", "off"]);
+    server.ok(&["orgs", "create", "acme", "--requests-per-minute", "50"]);
+    server.ok(&["projects", "create", "red", "--org", "acme"]);
+    server.ok(&["credit", "grant", "75", "--org", "acme", "--reference", "invoice-1"]);
+    server.ok(&["budget", "set", "20", "--project", "red", "--per", "month"]);
+    let made = |name: &str| -> (String, String) {
+        let made = server.ok(&["keys", "create", "--name", name, "--project", "red", "--json"]);
+        let made: Value = serde_json::from_str(&made).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        (text(&made["value"]["key"]["id"]), text(&made["value"]["secret"]))
+    };
+    let (turning, former) = made("turning");
+    let rotated: Value = serde_json::from_str(&server.ok(&["keys", "rotate", &turning, "--json"])).unwrap();
+    let newer = rotated["value"]["secret"].as_str().unwrap().to_owned();
+    let (revoked_id, revoked) = made("revoked");
+    server.ok(&["keys", "revoke", &revoked_id]);
+    for secret in [KEY, &former, &newer] {
+        let (status, body) = server.chat(secret, question(json!({ "max_tokens": 4 }))).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    server.stop();
+    KnownSecrets { good: vec![KEY.to_owned(), former, newer], revoked }
+}
+
+struct KnownSecrets {
+    good: Vec<String>,
+    revoked: String,
+}
+
+/// What operators see of keys and money, which a move must not change.
+fn known(dir: &Path) -> Vec<String> {
+    let show = |args: &[&str]| {
+        let shown = program().args(args).arg("--data-dir").arg(dir).output().unwrap();
+        assert!(shown.status.success(), "{args:?}: {}", said(&shown));
+        String::from_utf8(shown.stdout).unwrap()
+    };
+    let ledger: Value = serde_json::from_str(&show(&["ledger", "verify", "--json"])).unwrap();
+    assert_eq!(ledger["finding_count"], json!(0), "{ledger}");
+    vec![
+        show(&["keys", "list"]),
+        show(&["credit", "show"]),
+        show(&["audit", "--last", "100"]),
+        ledger["totals"].to_string(),
+    ]
+}
+
+fn moved(dir: &Path, to: &str) -> std::process::Output {
+    program().args(["move", "--to", to, "--data-dir"]).arg(dir).output().unwrap()
+}
+
+fn moves(dir: &Path, to: &str) {
+    let done = moved(dir, to);
+    assert!(done.status.success() && said(&done).contains("holds every invariant"), "{}", said(&done));
+}
+
+fn fails(dir: &Path, to: &str, why: &str) {
+    let done = moved(dir, to);
+    assert!(!done.status.success() && said(&done).contains(why), "{}", said(&done));
+}
+
+async fn serves(dir: &Path, secrets: &KnownSecrets) -> Server {
+    let server = Server::begin(up(), dir, &["--admin-listen", "off"], KEY);
+    for secret in &secrets.good {
+        let (status, body) = server.chat(secret, question(json!({ "max_tokens": 4 }))).await;
+        assert_eq!(status, 200, "{body}");
+    }
+    assert_eq!(server.chat(&secrets.revoked, question(json!({ "max_tokens": 4 }))).await.0, 401);
+    server
+}
+
+fn up() -> std::process::Command {
+    let mut command = program();
+    command.arg("up");
+    command
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_and_ledger_move_between_directories() {
+    let root = tempfile::tempdir().unwrap();
+    let (first, second) = (root.path().join("first"), root.path().join("second"));
+    let secrets = filled(&first).await;
+    let before = known(&first);
+    std::fs::create_dir(&second).unwrap();
+    let place = format!("sqlite:{}", second.display());
+    moves(&first, &place);
+    assert_eq!(known(&first), before);
+    fails(&first, &place, "already");
+    fails(&first, "mysql://somewhere", "--to");
+    serves(&first, &secrets).await.stop();
+    // The old files are still where they were, with an older ledger.
+    fails(&first, "sqlite:", "already");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_and_ledger_move_to_a_database_and_back_and_are_copied_under_load() {
+    for bin in versions() {
+        println!("{}", bin.display());
+        let database = PostgresServer::start(&bin);
+        let root = tempfile::tempdir().unwrap();
+        let (dir, other, copy) = (root.path().join("a"), root.path().join("b"), root.path().join("copy"));
+        let secrets = filled(&dir).await;
+        let before = known(&dir);
+        moves(&dir, &database.url());
+        assert_eq!(known(&dir), before);
+        assert!(!dir.join("ledger.sqlite").exists() && dir.join("ledger.sqlite.moved").exists());
+        let another = root.path().join("another");
+        filled(&another).await;
+        fails(&another, &database.url(), "secret");
+
+        // The directory remembers the database, and another gateway joins with an empty one.
+        let mut gateway = serves(&dir, &secrets).await;
+        let mut joined = up();
+        joined.env("HEADRACE_STORAGE__URL", database.url());
+        let settings = ["--admin-listen", "off", "--set", "gateway.name=\"second\""];
+        let mut second = Server::begin(joined, &other, &settings, KEY);
+        let stop = Arc::new(AtomicBool::new(false));
+        let calls: Vec<_> =
+            [&gateway.url, &second.url].map(|url| load(url.clone(), Arc::clone(&stop))).into();
+        gateway.ok(&["backup", copy.to_str().unwrap()]);
+        stop.store(true, Ordering::Relaxed);
+        for call in calls {
+            assert!(call.await.unwrap() > 0, "there was load");
+        }
+        fails(&other, "sqlite:", "is in use by process");
+        gateway.stop();
+        fails(&dir, "sqlite:", "second");
+        second.stop();
+        known(&copy);
+        serves(&copy, &secrets).await.stop();
+
+        let before = known(&dir);
+        moves(&other, "sqlite:");
+        assert_eq!(known(&other), before);
+        serves(&other, &secrets).await.stop();
+    }
+}
+
+/// Calls a gateway again and again. Returns how often it answered.
+fn load(url: String, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<u64> {
+    tokio::spawn(async move {
+        let (client, mut answered) = (reqwest::Client::new(), 0);
+        while !stop.load(Ordering::Relaxed) {
+            let call = client.post(format!("{url}/v1/chat/completions")).bearer_auth(KEY);
+            let body = question(json!({ "max_tokens": 4 })).to_string();
+            let call = call.header("content-type", "application/json").body(body).timeout(common::PATIENCE);
+            assert_eq!(call.send().await.unwrap().status().as_u16(), 200);
+            answered += 1;
+        }
+        answered
+    })
+}
