@@ -30,6 +30,7 @@ mod shown;
 mod stage;
 mod structure;
 mod timeline;
+mod token_user;
 mod trace;
 mod traceparent;
 mod unseen;
@@ -69,6 +70,7 @@ pub use shown::steers_terminals;
 pub use stage::{Stage, StageSpan};
 pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, ResponseFormat, TaggedForm};
 pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
+pub use token_user::TokenUser;
 pub use trace::{
     CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
     TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,

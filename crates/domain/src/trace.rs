@@ -13,8 +13,8 @@ use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::worker_job::WorkerJob;
 use crate::{
-    Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage,
-    UsageSource,
+    Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, TokenUser,
+    UnixNanos, Usage, UsageSource,
 };
 
 /// The version that this program writes. Older versions stay readable, newer ones are refused.
@@ -351,6 +351,9 @@ pub struct TraceRecord {
     pub project: Option<ProjectId>,
     /// The key's public id, never its secret. Known from `authenticate` on.
     pub key: Option<KeyId>,
+    /// The caller by its identity provider, if it sent a token instead of a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_user: Option<Arc<TokenUser>>,
     /// The end user that the caller named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EndUser>,
@@ -460,6 +463,7 @@ impl TraceRecord {
             org: None,
             project: None,
             key: None,
+            token_user: None,
             user: None,
             endpoint: None,
             model_asked: None,

@@ -4,10 +4,23 @@
 use crate::AuthRefusal;
 use crate::secret::MAX_PRESENTED_BYTES;
 
+/// Maximum length of a token that is checked, in bytes.
+pub const MAX_TOKEN_BYTES: usize = 8 << 10;
+
 /// Prefix of API keys.
 const KEY_PREFIX: &[u8] = b"sk-";
 
-/// Returns the one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the raw header values.
+/// Returns `true` if a credential is a JWT and not a key: it has two dots. No key has one.
+pub fn is_token(presented: &str) -> bool {
+    is_token_bytes(presented.as_bytes())
+}
+
+fn is_token_bytes(presented: &[u8]) -> bool {
+    !presented.starts_with(KEY_PREFIX) && presented.iter().filter(|&&byte| byte == b'.').count() == 2
+}
+
+/// Returns the one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the raw header values. A JWT
+/// may be in place of the key, and longer than a key.
 ///
 /// The scheme is matched case-insensitively (RFC 9110, 11.1). The key must be an RFC 6750 `b64token`. Both headers may
 /// be present if they agree. Two different credentials are refused, so that a proxy and this server cannot each act on
@@ -62,7 +75,9 @@ const TOKEN_BYTES: [bool; 256] = {
 
 fn token(bytes: &[u8]) -> Result<&str, AuthRefusal> {
     let fits = |b: &u8| TOKEN_BYTES.get(usize::from(*b)) == Some(&true);
-    if bytes.len() > MAX_PRESENTED_BYTES || !bytes.iter().all(fits) {
+    let is_too_long =
+        bytes.len() > MAX_PRESENTED_BYTES && (bytes.len() > MAX_TOKEN_BYTES || !is_token_bytes(bytes));
+    if is_too_long || !bytes.iter().all(fits) {
         return Err(AuthRefusal::Malformed);
     }
     std::str::from_utf8(bytes).map_err(|_| AuthRefusal::Malformed)

@@ -12,10 +12,11 @@ mod principal;
 mod record;
 mod secret;
 mod store;
+mod user_grant;
 
 pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
 pub use contents::IdentityContents;
-pub use credential::credential;
+pub use credential::{MAX_TOKEN_BYTES, credential, is_token};
 pub use directory::{Directory, KeyEnd, Revocation};
 pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use memory::MemoryKeyStore;
@@ -27,3 +28,4 @@ pub use secret::{HashSecret, KeyHash, is_strong, is_well_formed};
 pub use store::{
     ActLock, DirectoryChanges, KeyStore, NotedRevocation, RotatedSecret, StoredDirectory, StoredKey,
 };
+pub use user_grant::UserGrant;

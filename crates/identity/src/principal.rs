@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, TokenUser, UnixNanos};
 use serde::{Deserialize, Serialize};
 
 /// The caller of a request, derived from its credential.
@@ -16,8 +17,10 @@ pub struct Principal {
     pub project: ProjectId,
     /// The key's public id.
     pub key: KeyId,
-    /// The key's name, as its creator chose it.
+    /// The key's name, as its creator chose it. For the holder of a token, its subject.
     pub name: String,
+    /// The caller by its identity provider, if it sent a token instead of a key. `key` is then the user's id.
+    pub user: Option<Arc<TokenUser>>,
     /// Models that the key may ask for.
     pub models: ModelAccess,
     /// Endpoints that the key may call.
@@ -206,6 +209,7 @@ mod tests {
                 project: ProjectId::new("p").unwrap(),
                 key: KeyId::new("k").unwrap(),
                 name: "n".to_owned(),
+                user: None,
                 models,
                 endpoints,
                 regions: Residency::Anywhere,

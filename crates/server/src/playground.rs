@@ -70,6 +70,7 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
         project: project.id,
         key: KeyId::new(KEY).ok()?,
         name: operator.name.clone(),
+        user: None,
         models: ModelAccess::All,
         endpoints: EndpointAccess::All,
         regions: org.regions.clone(),

@@ -120,6 +120,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "org": record.org.as_ref().map(|id| id.as_str()),
         "project": record.project.as_ref().map(|id| id.as_str()),
         "key": record.key.as_ref().map(|id| id.as_str()),
+        "token_user": record.token_user,
         "user": record.user,
         "endpoint": record.endpoint.map(|endpoint| endpoint.name()),
         "stream": record.stream,

@@ -157,6 +157,9 @@ impl WaterfallDrawing<'_> {
         if !caller.is_empty() {
             self.fact("caller", &caller.join(" · "));
         }
+        if let Some(user) = &record.token_user {
+            self.fact("signed in", &plain(&user.to_string()));
+        }
         if let Some(user) = &record.user {
             self.fact("user", &plain(user.as_str()));
         }

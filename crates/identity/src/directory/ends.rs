@@ -1,11 +1,13 @@
-//! Directory queries after authentication: when a key stops being valid, and whether there is more than one
-//! organisation.
+//! Directory queries beside authentication: when a key stops being valid, whether there is more than one organisation,
+//! and the principals of users that an identity provider vouches for. The directory keeps no record of such users.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use headrace_domain::{KeyId, UnixNanos};
 
 use super::Directory;
+use crate::{EndpointAccess, IdentityError, Principal, UserGrant};
 
 /// When a key stops being valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,5 +46,43 @@ impl Directory {
     /// Returns `true` if there is more than one organisation.
     pub fn has_several_orgs(&self) -> bool {
         self.records.read().orgs.len() > 1
+    }
+
+    /// Returns the principal of a user, with the limits and regions that its organisation and project have now.
+    ///
+    /// # Errors
+    /// [`IdentityError::UnknownProject`], [`IdentityError::UnknownOrg`] or [`IdentityError::ProjectOfAnotherOrg`].
+    pub fn user_principal(&self, grant: &UserGrant) -> Result<Principal, IdentityError> {
+        let UserGrant { key, user, org, project, models, limits, expires } = grant;
+        let records = self.records.read();
+        let found = records.projects.get(project);
+        let found = found.ok_or_else(|| IdentityError::UnknownProject(project.clone()))?;
+        if let Some(org) = org.as_ref().filter(|org| **org != found.org) {
+            return Err(IdentityError::ProjectOfAnotherOrg { project: project.clone(), org: org.clone() });
+        }
+        let org = records.orgs.get(&found.org);
+        let org = org.ok_or_else(|| IdentityError::UnknownOrg(found.org.clone()))?;
+        Ok(Principal {
+            org: org.id.clone(),
+            project: found.id.clone(),
+            key: key.clone(),
+            name: user.subject.to_string(),
+            user: Some(Arc::clone(user)),
+            models: models.clone(),
+            endpoints: EndpointAccess::All,
+            regions: org.regions.clone(),
+            org_regions: org.regions.clone(),
+            secret_number: 0,
+            limits: *limits,
+            project_limits: found.limits,
+            org_limits: org.limits,
+            expires: Some(*expires),
+        })
+    }
+
+    /// A number that grows with each change of organisations, projects and keys that a principal depends on. Read it
+    /// before a principal is built: the principal is current while the number is the same.
+    pub fn principals_version(&self) -> u64 {
+        self.entries.version()
     }
 }

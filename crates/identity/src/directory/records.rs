@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
 use arc_swap::{ArcSwap, Guard};
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency};
@@ -128,6 +130,7 @@ impl Records {
             project: record.project.clone(),
             key: record.id.clone(),
             name: record.name.clone(),
+            user: None,
             models: record.models.clone(),
             endpoints: record.endpoints.clone(),
             regions: record.regions.and(&org.regions),
@@ -218,6 +221,8 @@ impl Hasher for AsItIs {
 /// Entries by the first half of their hash. Read without a lock, changed part by part.
 pub(super) struct Entries {
     parts: Box<[ArcSwap<Part>]>,
+    /// Number of changes.
+    version: AtomicU64,
     /// Number of entries copied by changes, for tests that count work.
     #[cfg(test)]
     pub(super) copied: std::sync::atomic::AtomicUsize,
@@ -237,9 +242,15 @@ impl Entries {
         }
         Ok(Self {
             parts: parts.into_iter().map(ArcSwap::from_pointee).collect(),
+            version: AtomicU64::new(0),
             #[cfg(test)]
             copied: std::sync::atomic::AtomicUsize::new(0),
         })
+    }
+
+    /// Number of changes so far.
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Acquire)
     }
 
     /// The part that contains a hash, if any part does.
@@ -276,6 +287,7 @@ impl Entries {
             fresh.extend(changed.into_iter().map(|entry| (entry.hash.prefix(), entry)));
             part.store(Arc::new(fresh));
         }
+        self.version.fetch_add(1, Release);
     }
 }
 

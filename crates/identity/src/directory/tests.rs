@@ -109,6 +109,7 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
         project: project("web"),
         key: record.id.clone(),
         name: "test".to_owned(),
+        user: None,
         models: record.models.clone(),
         endpoints: record.endpoints.clone(),
         regions: Residency::Anywhere,

@@ -33,6 +33,7 @@ fn asker(project: &str, key: &str) -> RouteAsker {
         project: ProjectId::new(project).unwrap(),
         key: KeyId::new(key).unwrap(),
         name: String::new(),
+        user: None,
         models: ModelAccess::All,
         endpoints: EndpointAccess::All,
         regions: Residency::Anywhere,
