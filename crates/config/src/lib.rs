@@ -8,6 +8,7 @@ mod command_settings;
 mod extras;
 mod field;
 pub mod fields;
+mod identity;
 pub mod key_text;
 mod kinds;
 pub mod layers;
@@ -101,6 +102,7 @@ impl ServerSettings {
             },
             weights: read.weights(),
             limits: read.limits(),
+            issuers: read.issuers(),
             rules: read.rules(),
             gateway: read.gateway(),
             objects: read.objects(),

@@ -28,6 +28,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("aliases", "Additional names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
     ("routes", "Names that are served by several models, by weight: one `[[routes]]` table per name"),
     ("limits", "Limits of new keys, projects and organisations. Without a setting, there is no limit"),
+    (
+        "identity",
+        "Identity providers: callers sign in with JWTs in place of API keys. See [identity providers](recipes/identity-provider.md)",
+    ),
     ("moderation", "Rules on the content of requests. By default there are no rules, and the stage is off"),
     ("gateway", "Defaults and bounds of a call"),
     ("wire", "Bounds on the content of one request"),

@@ -13,6 +13,7 @@ use headrace_catalog::{
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::EdgeConfig;
 use headrace_gateway::GatewayConfig;
+use headrace_jwt::IssuerConfig;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
@@ -67,6 +68,8 @@ pub struct ServerSettings {
     pub weights: BTreeMap<OrgId, u32>,
     /// Limits of new keys, projects and organisations.
     pub limits: DefaultLimits,
+    /// Identity providers whose JWTs are accepted.
+    pub issuers: Vec<IssuerConfig>,
     /// Rules on the content of requests, if there are any.
     pub rules: Option<Arc<Rules>>,
     /// Defaults and bounds of a call.
