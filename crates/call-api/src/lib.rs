@@ -13,6 +13,7 @@ mod internal_api;
 mod memory;
 mod target;
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ pub use target::{ObjectMethod, ObjectOperation, Question, RequestTarget, Session
 
 use headrace_domain::KeyId;
 
+/// A future that ends when a request can be admitted or refused.
+pub type AdmissionWait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The call service: it answers requests.
 pub trait CallService: Send + Sync + 'static {
     /// The body of an answer that is streamed.
@@ -35,6 +39,17 @@ pub trait CallService: Send + Sync + 'static {
 
     /// Admits or refuses a request by its head. The error is the refusal. The body of a refused request is left unread.
     fn admit(self: &Arc<Self>, head: RequestHead) -> Result<Self::Admission, CallAnswer<Self::Stream>>;
+
+    /// Returns a future to await before [`CallService::admit`] if a request with these raw credential headers needs I/O
+    /// to be identified. `None` for almost every request.
+    fn wait_before_admission(
+        &self,
+        authorization: Option<&[u8]>,
+        x_api_key: Option<&[u8]>,
+    ) -> Option<AdmissionWait> {
+        let _ = (authorization, x_api_key);
+        None
+    }
 
     /// Answers an admitted request. The body is read when the service asks for it. Dropping the future means that the
     /// client went away.

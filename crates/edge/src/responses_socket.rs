@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, CallService, CallerInfo,
+    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, CallService, CallerInfo, Credentials,
     MemoryReservation, RequestHead, RequestTarget, TransportOutlet,
 };
 use headrace_domain::ConnectionTrace;
@@ -293,6 +293,10 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
             ..self.caller.info.clone()
         };
+        let Credentials { authorization, x_api_key } = &caller.credentials;
+        if let Some(wait) = service.wait_before_admission(authorization.as_deref(), x_api_key.as_deref()) {
+            self.while_reading(socket, queued, wait).await?;
+        }
         let target = RequestTarget::SocketTurn { session: self.caller.session, message: Bytes::from(text) };
         let admission = match service.admit(RequestHead { target, caller }) {
             Ok(admission) => admission,

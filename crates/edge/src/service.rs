@@ -177,6 +177,9 @@ impl<F: CallService> RequestInProgress<'_, F> {
             Method::DELETE => route.target == RouteTarget::Objects,
             _ => false,
         };
+        if route.access == RouteAccess::Key {
+            self.wait_before_admission().await;
+        }
         if route.target == RouteTarget::Call(Endpoint::Responses) && is_websocket(self.parts) {
             return self.upgrade();
         }
@@ -209,6 +212,16 @@ impl<F: CallService> RequestInProgress<'_, F> {
         }
     }
 
+    /// Waits if the call service needs I/O to identify the caller.
+    async fn wait_before_admission(&self) {
+        let headers = &self.parts.headers;
+        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
+        let x_api_key = headers.get("x-api-key").map(HeaderValue::as_bytes);
+        if let Some(wait) = self.shared.service.wait_before_admission(authorization, x_api_key) {
+            wait.await;
+        }
+    }
+
     /// Returns the call service's answer. A request is admitted before its body is requested.
     async fn serve(&mut self, target: RequestTarget) -> CallAnswer<F::Stream> {
         let EdgeShared { service, limits, memory, stats, .. } = self.shared;
@@ -226,11 +239,12 @@ impl<F: CallService> RequestInProgress<'_, F> {
         reply
     }
 
-    /// Counts an answer of the call service. Any status but 401 means that the request had a valid key.
+    /// Counts an answer of the call service. Any status but 401 means that the request had a valid key, except 503:
+    /// the key may not have been checked.
     fn count_status(&self, status: u16) {
         if status == StatusCode::UNAUTHORIZED.as_u16() {
             self.activity.refused();
-        } else {
+        } else if status != StatusCode::SERVICE_UNAVAILABLE.as_u16() {
             self.activity.trust();
         }
     }
