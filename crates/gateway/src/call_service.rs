@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    BodySource, CallService, CallerInfo, RequestAdmission, RequestHead, RequestTarget, SessionId,
+    AdmissionWait, BodySource, CallService, CallerInfo, RequestAdmission, RequestHead, RequestTarget,
+    SessionId,
 };
 use headrace_call_state::{Answer, Delivery, Rejection};
 use headrace_domain::{Dialect, Endpoint, KeyId};
@@ -66,6 +67,14 @@ impl CallService for Gateway {
 
     fn admit(self: &Arc<Self>, head: RequestHead) -> Result<GatewayAdmission, Answer> {
         self.admit_for(None, head)
+    }
+
+    fn wait_before_admission(
+        &self,
+        authorization: Option<&[u8]>,
+        x_api_key: Option<&[u8]>,
+    ) -> Option<AdmissionWait> {
+        self.wait_for_keys(authorization, x_api_key)
     }
 
     async fn serve<B: BodySource>(self: &Arc<Self>, admission: GatewayAdmission, body: B) -> Answer {

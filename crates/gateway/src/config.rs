@@ -7,6 +7,7 @@ use std::time::Duration;
 use headrace_call_state::MemoryBounds;
 use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
+use headrace_jwt::TokenAuthenticator;
 use headrace_ledger::{LedgerClient, Owner};
 use headrace_limits::Limits;
 use headrace_objects::{BatchStore, ObjectStore};
@@ -19,6 +20,8 @@ pub struct GatewayParts {
     pub clock: Arc<dyn Clock>,
     /// Organisations, projects and keys.
     pub directory: Arc<Directory>,
+    /// Verifies JWTs of identity providers. `None` if none is configured.
+    pub tokens: Option<Arc<TokenAuthenticator>>,
     /// Rate and concurrency limits.
     pub limits: Limits,
     /// The ledger.

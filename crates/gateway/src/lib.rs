@@ -4,6 +4,7 @@
 mod background;
 mod call_service;
 mod call_task;
+mod callers;
 mod config;
 mod entry;
 mod features;

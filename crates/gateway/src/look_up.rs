@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::Credentials;
-use headrace_call_state::{Answer, Rejection, unauthenticated};
+use headrace_call_state::{Answer, Rejection};
 use headrace_catalog::{Catalog, RetirementNotice, ServedModel};
 use headrace_domain::{Code, Dialect, KeyId, ModelName, TokenClass, TraceRecord, UnixNanos};
-use headrace_identity::{AuthRefusal, Principal, credential};
+use headrace_identity::Principal;
 use headrace_wire::{
     ModelCard, ModelPricing, ModelsPage, model_body, models_body, named_request, named_trace,
 };
@@ -147,13 +147,6 @@ impl Gateway {
         found.map(|record| Answer::json(200, records.json(&record))).ok_or_else(unknown_request)
     }
 
-    /// Returns the principal of these credentials. Nothing is counted.
-    pub(crate) fn find_principal(&self, credentials: &Credentials) -> Result<Arc<Principal>, AuthRefusal> {
-        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
-        let now = self.parts().clock.now();
-        shown.and_then(|key| self.parts().directory.authenticate(key, now))
-    }
-
     /// Identifies a caller, by its credentials unless it acts for a known principal, and counts the request. The
     /// request state provides the headers of the answer.
     pub(crate) fn identify(
@@ -177,7 +170,7 @@ impl Gateway {
                     }
                 }
             }
-            Err(refusal) => Err(unauthenticated(&refusal)),
+            Err(rejection) => Err(rejection),
         };
         (context, principal)
     }

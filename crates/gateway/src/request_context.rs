@@ -142,6 +142,7 @@ impl RequestContext {
         self.record.org = Some(principal.org.clone());
         self.record.project = Some(principal.project.clone());
         self.record.key = Some(principal.key.clone());
+        self.record.token_user.clone_from(&principal.user);
     }
 
     /// Records the endpoint, and the caller's trace ids if they are well-formed.

@@ -25,6 +25,20 @@ const OPEN_RULE: &str = "max_open_batches_per_project";
 /// The purpose of an uploaded file of requests.
 const PURPOSE: &str = "batch";
 
+/// Refuses a batch of a caller who signed in with a token: the batch would outlive the token.
+///
+/// # Errors
+/// The caller has no key.
+pub(crate) fn needs_key(principal: &Principal) -> Result<(), Rejection> {
+    if principal.user.is_none() {
+        return Ok(());
+    }
+    Err(Rejection::new(
+        Code::EndpointNotEntitled,
+        "A batch runs longer than a JWT is valid, so it needs an API key. Send the request with a key of the project.",
+    ))
+}
+
 impl StoredResources {
     /// `POST /v1/batches`
     pub(crate) async fn create_batch<R: CallRunner>(
@@ -33,6 +47,7 @@ impl StoredResources {
         principal: &Principal,
         body: impl BodySource,
     ) -> ObjectAnswer {
+        needs_key(principal)?;
         let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let BatchBody { input, endpoint, window, within, metadata, kept_seconds } =
             batch_body(&body, &self.config().wire)?;

@@ -17,7 +17,7 @@ use headrace_wire::anthropic::message_batch;
 use serde_json::{Value, json};
 
 use crate::batches::results::{READ_BYTES, anthropic_line};
-use crate::file_batches::not_found;
+use crate::file_batches::{needs_key, not_found};
 use crate::object_query::{ListParameters, ObjectQuery};
 use crate::reads::ROW_BYTES;
 use crate::requests::{ObjectAnswer, owned};
@@ -40,6 +40,7 @@ impl StoredResources {
         principal: &Principal,
         body: impl BodySource,
     ) -> ObjectAnswer {
+        needs_key(principal)?;
         let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let most = usize::try_from(self.file_limits()?.max_requests_per_batch).unwrap_or(usize::MAX);
         let memory = self.memory().reserve(&principal.key, (body.len() as u64).saturating_mul(3));

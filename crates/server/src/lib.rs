@@ -21,6 +21,7 @@ mod gpu;
 mod hardening;
 mod health;
 mod history;
+mod identity_providers;
 mod key_names;
 mod listen_addresses;
 mod live_stats;

@@ -98,6 +98,21 @@ codes! {
     ConflictingCredentials "conflicting_credentials" Authenticate (401 Authentication)
         "`Authorization` and `x-api-key` hold different credentials."
         "Send only one of them.";
+    InvalidToken "invalid_token" Authenticate (401 Authentication)
+        "The JWT is not valid here; the message names the part or claim at fault."
+        "Ask the identity provider for a token whose audience is this server. See [identity providers](recipes/identity-provider.md).";
+    ExpiredToken "expired_token" Authenticate (401 Authentication)
+        "The JWT has expired."
+        "Ask the identity provider for a new one. 60 seconds of difference between clocks are tolerated.";
+    JwtNotConfigured "jwt_not_configured" Authenticate (401 Authentication)
+        "The credential is a JWT, and no identity provider is configured."
+        "Send an API key. Operators: add `[[identity.issuers]]`, see [identity providers](recipes/identity-provider.md).";
+    TokenNotMapped "token_not_mapped" Authenticate (403 Permission)
+        "The JWT is valid, and no rule of its issuer gives it access to a project; the message names its claims, without values."
+        "Operators: add a rule to `identity.issuers` that matches one of the claims, or create the project that the rule names.";
+    IdentityProviderUnavailable "identity_provider_unavailable" Authenticate (503 Internal)
+        "The identity provider's keys could not be fetched, so the JWT was not checked."
+        "Try again after `retry-after`. Operators: the log names the address and the cause.";
     CredentialMissing "credential_missing" Authenticate inside
         "In traces: the request had no credential."
         "The caller received `missing_api_key`.";

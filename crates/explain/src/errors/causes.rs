@@ -70,6 +70,16 @@ causes! {
         "The API key has expired.";
     ConflictingCredentials Caller "A client that sends `x-api-key` itself, in addition to a configured header with another key."
         "Two different credentials were given. Send one, in `Authorization` or in `x-api-key`.";
+    InvalidToken Caller "A token for another audience, an ID token in place of an access token, or a token of another issuer."
+        "The JWT is for other audiences. Ask the identity provider for a token whose `aud` names this server.";
+    ExpiredToken Caller "A token that is kept longer than it is valid, often one hour."
+        "The JWT has expired (`exp`). Ask the identity provider for a new token.";
+    JwtNotConfigured Both "A client that signs in with an identity provider, at a server that accepts only API keys."
+        "JWTs are not configured on this server, and the credential is one: it has two dots. Send an API key, `sk-…`.";
+    TokenNotMapped Operator "A user in none of the groups that the rules name, or a provider that does not write the claim into its tokens."
+        "The JWT is valid, and no rule of its issuer gives it access. Its claims: `aud`, `exp`, `iss`, `sub`. Ask the operator for a rule that matches them.";
+    IdentityProviderUnavailable Operator "The identity provider is down, or this server cannot reach it: DNS, a firewall, a certificate."
+        "The keys of the JWT's issuer cannot be fetched now, so the token could not be checked. Try again shortly.";
     CredentialMissing Caller "As `missing_api_key`." "";
     CredentialMalformed Caller "A key that was truncated or wrapped when it was copied." "";
     CredentialConflicting Caller "As `conflicting_credentials`." "";

@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage, UnixNanos};
-use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal, credential};
+use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal};
 use headrace_ledger::{LedgerRefusal, StandingHint};
 use headrace_limits::Lease;
 
 use crate::Gateway;
+use crate::callers::token_expired;
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
 
 impl ArrivedRequest {
     /// Identifies the caller with one keyed hash and one look-up. Every invalid key costs the same and gets the same
-    /// answer. An in-process caller supplies the principal itself (`known`).
+    /// answer. A JWT is verified, or found among those that were. An in-process caller supplies the principal itself
+    /// (`known`).
     pub(crate) fn authenticate(
         self,
         gateway: &Gateway,
@@ -30,13 +32,9 @@ impl ArrivedRequest {
         if let Some(principal) = known {
             return Ok(self.identified(principal, directory.revocations(), context));
         }
-        let shown =
-            credential(self.credentials.authorization.as_deref(), self.credentials.x_api_key.as_deref());
-        let now = gateway.parts().clock.now();
         // Read before the look-up, so that a revocation after it is noticed.
         let revocations = directory.revocations();
-        let found = shown.and_then(|key| directory.authenticate(key, now));
-        let principal = found.map_err(|refusal| unauthenticated(&refusal))?;
+        let principal = gateway.find_principal(&self.credentials)?;
         Ok(self.identified(principal, revocations, context))
     }
 
@@ -81,6 +79,7 @@ impl AdmittedCaller {
             return Ok(());
         }
         match directory.key_end(&self.principal.key) {
+            None if has_expired && self.principal.user.is_some() => Err(token_expired()),
             Some(KeyEnd::Revoked) => Err(unauthenticated(&AuthRefusal::Revoked)),
             _ if has_expired => Err(unauthenticated(&AuthRefusal::Expired)),
             _ => Ok(()),

@@ -272,6 +272,7 @@ impl Process {
         let parts = GatewayParts {
             clock: Arc::clone(&world.clock) as Arc<dyn Clock>,
             directory: Arc::clone(&world.directory),
+            tokens: None,
             limits: Limits::new(),
             ledger: Arc::new(ledger),
             traces: Arc::clone(&world.traces) as Arc<dyn TraceSink>,

@@ -506,6 +506,7 @@ impl World {
         let parts = GatewayParts {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             directory: Arc::clone(&directory),
+            tokens: None,
             limits: limits.clone(),
             ledger: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,

@@ -128,6 +128,7 @@ pub(crate) fn open_gateway(
     let parts = GatewayParts {
         clock,
         directory: Arc::new(directory),
+        tokens: None,
         limits: Limits::new(),
         ledger,
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,

@@ -12,6 +12,7 @@ use headrace_config::ServerSettings;
 use headrace_domain::{Clock, TraceSink};
 use headrace_gateway::{Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators};
+use headrace_jwt::TokenAuthenticator;
 use headrace_ledger::{CommandResult, LedgerClient, LedgerOperation, Receipt};
 use headrace_limits::Limits;
 use headrace_terminal::output;
@@ -29,7 +30,7 @@ use crate::role_context::RoleContext;
 use crate::running_model::RunningModel;
 use crate::tokenizer_assets::AssetsByModel;
 use crate::upstreams::{UpstreamModels, UpstreamRegistry};
-use crate::{canaries, gauges, objects, spending};
+use crate::{canaries, gauges, identity_providers, objects, spending};
 
 /// Time by which a lease on limits outlives the longest hold. Only a lease that no call ends reaches this age.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
@@ -47,6 +48,8 @@ pub(crate) struct GatewayRole {
     pub(crate) upstreams: Arc<UpstreamRegistry>,
     /// The models at the start: local ones first, then those of upstreams.
     pub(crate) models: Vec<ModelOffer>,
+    /// Verifies JWTs. `None` if no identity provider is configured.
+    tokens: Option<Arc<TokenAuthenticator>>,
     limits: Limits,
     exporters: Exporters,
     context: RoleContext,
@@ -75,10 +78,12 @@ impl GatewayRole {
         let exporters = Exporters::start(&config.telemetry, &stores.recorder, metrics, clock)?;
         let running = engine.map(|engine| engine.engines().running()).unwrap_or_default();
         let built = ask_upstreams(config, assets, &upstreams, runtime).and_then(|fronted| {
-            let gateway = build(config, data_dir, &running, &fronted, &stores, &limits, clock)?;
-            Ok((gateway, fronted))
+            let tokens = identity_providers::authenticator(config, &stores.directory, clock)?;
+            let callers = (&limits, tokens.as_ref());
+            let gateway = build(config, data_dir, &running, &fronted, &stores, callers, clock)?;
+            Ok((gateway, tokens, fronted))
         });
-        let (gateway, fronted) = match built {
+        let (gateway, tokens, fronted) = match built {
             Ok(built) => built,
             Err(why) => {
                 // The reason why there is no gateway is the one to report.
@@ -89,7 +94,8 @@ impl GatewayRole {
         };
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
         let models = served.map(|model| ModelOffer::of(model)).collect();
-        let role = Self { gateway, stores, upstreams, models, limits, exporters, context: context.clone() };
+        let role =
+            Self { gateway, stores, tokens, upstreams, models, limits, exporters, context: context.clone() };
         role.begin(data_dir, fronted);
         Ok(role)
     }
@@ -113,13 +119,16 @@ impl GatewayRole {
 
     /// Spawns the periodic tasks. `reloader` serves other models when an upstream has others than before.
     pub(crate) fn spawn_tasks(&self, reloader: &Arc<ConfigReloader>, tasks: &mut JoinSet<()>) {
-        let Self { gateway, stores, upstreams, limits, context, .. } = self;
+        let Self { gateway, stores, tokens, upstreams, limits, context, .. } = self;
         tasks.spawn(expire_holds(Arc::clone(&stores.ledger_client), Arc::clone(&context.clock)));
         tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
         tasks.spawn(stores.health().tend());
         if stores.is_shared {
             let (directory, operators) = (Arc::clone(&stores.directory), Arc::clone(&stores.operators));
             tasks.spawn(shared_identities::refresh(directory, operators));
+        }
+        if let Some(tokens) = tokens {
+            tasks.spawn(Arc::clone(tokens).keep_fresh());
         }
         tasks.spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&stores.directory)));
         tasks.spawn(objects::tend(Arc::downgrade(gateway)));
@@ -170,7 +179,7 @@ fn build(
     running: &[RunningModel],
     fronted: &UpstreamModels,
     stores: &GatewayStores,
-    limits: &Limits,
+    (limits, tokens): (&Limits, Option<&Arc<TokenAuthenticator>>),
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<Gateway>, String> {
     let offer = reload::offer(config, running, fronted, clock);
@@ -181,6 +190,7 @@ fn build(
     let parts = GatewayParts {
         clock: Arc::clone(clock),
         directory: Arc::clone(&stores.directory),
+        tokens: tokens.cloned(),
         limits: limits.clone(),
         ledger: Arc::clone(&stores.ledger_client),
         traces: Arc::clone(&stores.recorder) as Arc<dyn TraceSink>,

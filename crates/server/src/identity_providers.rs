@@ -1,0 +1,60 @@
+//! The identity providers whose tokens the gateway accepts, from the settings. Must not know how a token is verified.
+
+use std::sync::Arc;
+
+use headrace_config::ServerSettings;
+use headrace_domain::Clock;
+use headrace_identity::Directory;
+use headrace_jwt::{DocumentSource, GrantValue, HttpDocuments, IssuerConfig, TokenAuthenticator};
+use headrace_terminal::output;
+
+/// Builds the authenticator of tokens. `None` if no issuer is configured. Warns of rules that name a project or an
+/// organisation that does not exist yet. Asks no provider.
+///
+/// # Errors
+/// Returns why no HTTP client for a provider can be built.
+pub(crate) fn authenticator(
+    config: &ServerSettings,
+    directory: &Arc<Directory>,
+    clock: &Arc<dyn Clock>,
+) -> Result<Option<Arc<TokenAuthenticator>>, String> {
+    if config.issuers.is_empty() {
+        return Ok(None);
+    }
+    let mut issuers = Vec::with_capacity(config.issuers.len());
+    for issuer in &config.issuers {
+        warn_of_missing(issuer, directory);
+        let documents = HttpDocuments::new(issuer.extra_roots_pem.as_deref());
+        let documents =
+            documents.map_err(|error| format!("identity provider `{}`: {error}", issuer.issuer))?;
+        issuers.push((issuer.clone(), Arc::new(documents) as Arc<dyn DocumentSource>));
+    }
+    Ok(Some(Arc::new(TokenAuthenticator::new(issuers, Arc::clone(directory), clock))))
+}
+
+fn warn_of_missing(issuer: &IssuerConfig, directory: &Directory) {
+    // The first start creates its project later.
+    if directory.projects().is_empty() {
+        return;
+    }
+    for rule in &issuer.rules {
+        if let GrantValue::Fixed(project) = &rule.project
+            && directory.project(project).is_none()
+        {
+            output::note(&format!(
+                "warning: a rule of the identity provider `{}` names the project `{project}`, which does not exist: \
+                 create it with `headrace projects create`",
+                issuer.issuer
+            ));
+        }
+        if let Some(GrantValue::Fixed(org)) = &rule.org
+            && directory.org(org).is_none()
+        {
+            output::note(&format!(
+                "warning: a rule of the identity provider `{}` names the organisation `{org}`, which does not exist: \
+                 create it with `headrace orgs create`",
+                issuer.issuer
+            ));
+        }
+    }
+}
