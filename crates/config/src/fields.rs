@@ -7,15 +7,13 @@ use super::kinds::{
     millis, seconds,
 };
 use super::value::SettingKind;
-use super::{identity, otel, stopping, storage, table_texts};
+use super::{otel, stopping, storage, table_texts};
 
 pub use super::field::SettingField;
 use super::field::{field, joined};
 
 /// All settings, by section.
 pub const FIELDS: &[SettingField] =
-    &joined::<{ WITH_STORAGE.len() + identity::FIELDS.len() }>(WITH_STORAGE, identity::FIELDS);
-const WITH_STORAGE: &[SettingField] =
     &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
 const WITH_STOPPING: &[SettingField] =
     &joined::<{ WITH_OTEL.len() + stopping::FIELDS.len() }>(WITH_OTEL, stopping::FIELDS);
@@ -303,6 +301,7 @@ const OWN: &[SettingField] = &[
     field("costs", SettingKind::Tables, "", table_texts::COSTS),
     field("aliases", SettingKind::Names, "", "A table of names: an alias, and the name of a served model."),
     field("routes", SettingKind::Tables, "", table_texts::ROUTES),
+    field("identity.issuers", SettingKind::Tables, "", table_texts::ISSUERS),
     field("limits.key.requests_per_minute", RATE, "", "Requests per minute of a new key."),
     field(
         "limits.key.tokens_per_minute",

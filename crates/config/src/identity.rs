@@ -10,14 +10,9 @@ use headrace_jwt::{AccessRule, ClaimCondition, GrantValue, IssuerConfig};
 
 use super::SettingsReader;
 use super::ca::read_authorities;
-use super::field::{SettingField, field};
 use super::kinds::{LONG_RATE, RATE};
 use super::table::TableReader;
 use super::value::{ParsedValue, SettingKind};
-
-/// The settings of identity providers.
-pub(super) const FIELDS: &[SettingField] =
-    &[field("identity.issuers", SettingKind::Tables, "", ISSUERS_TEXT)];
 
 /// Bounds of `max_key_age`.
 const KEY_AGE: SettingKind =
@@ -26,23 +21,6 @@ const KEY_AGE: SettingKind =
 const USUAL_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 /// The claim that holds the audience (RFC 7519, 4.1.3).
 const AUDIENCE_CLAIM: &str = "aud";
-
-/// `[[identity.issuers]]`
-const ISSUERS_TEXT: &str = "\
-Each table has `issuer`, `audiences`, `rules` and optional keys. `issuer` is the `iss` of the provider's JWTs, exactly \
-as written there. Its keys are found by discovery at `issuer` and `/.well-known/openid-configuration`, or at \
-`jwks_url`. `audiences` lists the names that the provider writes into `aud` for this server; a token must have one of \
-them. `audience_claims` lists the claims in which they may be (`[\"aud\"]`); add `\"azp\"` or `\"client_id\"` for \
-providers that write no `aud`. `ca_file` is a PEM file of further authorities for connections to the provider. \
-`max_key_age` (`\"24h\"`) bounds how long known keys are used while the provider cannot be reached. \
-`rules` is a list of tables, and the first that matches decides. `when` is a table of claims and values, such as `{ \
-groups = [\"research\", \"staff\"] }`: the claim must be one of the values, or a list with one of them. A claim within \
-another is written with dots, such as `\"realm_access.roles\"`. A rule names its project by `project`, or by \
-`project_claim`, the claim that holds it; `projects` then lists the projects that the claim may name. `org` or \
-`org_claim` is the organisation that the project must belong to. `models` lists the models that the token may use, \
-without it all; `models_claim` is a claim that narrows them. `role` or `role_claim` is shown in traces. \
-`requests_per_minute`, `tokens_per_minute` and `concurrency` limit each user; without them the limits of new keys \
-apply (`limits.key`). Organisations and projects must exist (`headrace orgs`, `headrace projects`).";
 
 impl SettingsReader {
     /// Reads the identity providers.
@@ -291,7 +269,7 @@ mod tests {
         };
         assert_eq!(
             first.when,
-            [condition("groups", &["research", "staff"]), condition("email_verified", &["true"])]
+            [condition("email_verified", &["true"]), condition("groups", &["research", "staff"])]
         );
         assert_eq!(first.project, GrantValue::Fixed(ProjectId::new("lab").unwrap()));
         assert_eq!(first.models, ModelAccess::Only([ModelName::new("small").unwrap()].into()));

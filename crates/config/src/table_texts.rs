@@ -116,3 +116,20 @@ before any part of the answer was sent: `context_too_long`, `overloaded` (also a
 A route may mix engines, upstreams that receive token ids and upstreams that receive messages: the call is rendered \
 or translated again. A model that cannot take the call is skipped, and the trace shows the reason. `shadow`, and \
 `retires` with its related keys, work as in `models` and take precedence over those of the answering model.";
+
+/// `[[identity.issuers]]`
+pub(super) const ISSUERS: &str = "\
+Each table has `issuer`, `audiences`, `rules` and optional keys. `issuer` is the `iss` of the provider's JWTs, exactly \
+as written there. Its keys are found by discovery at `issuer` and `/.well-known/openid-configuration`, or at \
+`jwks_url`. `audiences` lists the names that the provider writes into `aud` for this server; a token must have one of \
+them. `audience_claims` lists the claims in which they may be (`[\"aud\"]`); add `\"azp\"` or `\"client_id\"` for \
+providers that write no `aud`. `ca_file` is a PEM file of further authorities for connections to the provider. \
+`max_key_age` (`\"24h\"`) bounds how long known keys are used while the provider cannot be reached. \
+`rules` is a list of tables, and the first that matches decides. `when` is a table of claims and values, such as `{ \
+groups = [\"research\", \"staff\"] }`: the claim must be one of the values, or a list with one of them. A claim within \
+another is written with dots, such as `\"realm_access.roles\"`. A rule names its project by `project`, or by \
+`project_claim`, the claim that holds it; `projects` then lists the projects that the claim may name. `org` or \
+`org_claim` is the organisation that the project must belong to. `models` lists the models that the token may use, \
+without it all; `models_claim` is a claim that narrows them. `role` or `role_claim` is shown in traces. \
+`requests_per_minute`, `tokens_per_minute` and `concurrency` limit each user; without them the limits of new keys \
+apply (`limits.key`). Organisations and projects must exist (`headrace orgs`, `headrace projects`).";
