@@ -110,3 +110,18 @@ async fn a_panic_ends_one_connection_only() {
     served.stub.until_in_flight(0).await;
     assert_status(&served.raw(&post("connection: close\r\n", "{}")).await, 200);
 }
+
+#[tokio::test]
+async fn a_credential_that_needs_io_is_awaited_before_the_request_is_admitted() {
+    let served = serve(config()).await;
+    let request =
+        "GET /v1/models HTTP/1.1\r\nhost: a\r\nauthorization: Bearer late\r\nconnection: close\r\n\r\n";
+    let mut stream = served.connect().await;
+    stream.write_all(request.as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    // Others do not wait for it.
+    assert_status(&served.raw(&post("connection: close\r\n", "1")).await, 200);
+    served.stub.late_is_known.send_replace(true);
+    assert_status(&rest(&mut stream).await, 200);
+    assert_status(&served.raw(request).await, 200);
+}

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer, CallService,
-    Credentials, InternalApi, ObjectMethod, ObjectOperation, RequestAdmission, RequestHead, RequestTarget,
-    SessionId, TransportOutlet,
+    AbortReason, AdmissionWait, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer,
+    CallService, Credentials, InternalApi, ObjectMethod, ObjectOperation, RequestAdmission, RequestHead,
+    RequestTarget, SessionId, TransportOutlet,
 };
 use headrace_domain::{KeyId, SystemClock, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport, TlsCertificate};
@@ -39,6 +39,8 @@ pub(crate) struct Stub {
     pub(crate) handshakes: AtomicUsize,
     /// Whether all keys were revoked.
     pub(crate) revoked: AtomicBool,
+    /// Whether the credential `late`, which needs I/O, can be checked by now.
+    pub(crate) late_is_known: watch::Sender<bool>,
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
     /// Why the last body was dropped, if the client did not go away.
@@ -70,6 +72,9 @@ impl RequestAdmission for Admission {
         (self.target == RequestTarget::SocketHandshake).then_some(SESSION)
     }
 }
+
+/// A credential that cannot be checked without I/O.
+const LATE: &[u8] = b"Bearer late";
 
 /// The session of every WebSocket.
 const SESSION: SessionId = SessionId::new(7);
@@ -126,6 +131,7 @@ impl Stub {
             attempts: AtomicUsize::new(0),
             handshakes: AtomicUsize::new(0),
             revoked: AtomicBool::new(false),
+            late_is_known: watch::Sender::new(false),
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
             abort_reason: Arc::default(),
@@ -248,7 +254,9 @@ impl CallService for Stub {
             }
             _ => {}
         }
-        let key = key.ok_or_else(|| whole(401, "{}"))?;
+        let is_late = caller.credentials.authorization.as_deref() == Some(LATE);
+        let late = || (is_late && *self.late_is_known.borrow()).then(|| KeyId::new("late").unwrap());
+        let key = key.or_else(late).ok_or_else(|| whole(401, "{}"))?;
         if let RequestTarget::SocketTurn { session, message } = &target {
             assert_eq!(*session, Some(SESSION));
             if message.starts_with(b"no turn") {
@@ -267,6 +275,16 @@ impl CallService for Stub {
             Guard(Arc::clone(counter))
         });
         Ok(Admission { key, target, guard })
+    }
+
+    fn wait_before_admission(&self, authorization: Option<&[u8]>, _: Option<&[u8]>) -> Option<AdmissionWait> {
+        let mut is_known = self.late_is_known.subscribe();
+        let must_wait = authorization == Some(LATE) && !*is_known.borrow();
+        must_wait.then(|| -> AdmissionWait {
+            Box::pin(async move {
+                let _ = is_known.wait_for(|is_known| *is_known).await;
+            })
+        })
     }
 
     /// Answers calls as their body selects. Repeats any other request, with its body if it has one.
