@@ -157,9 +157,7 @@ impl WaterfallDrawing<'_> {
         if !caller.is_empty() {
             self.fact("caller", &caller.join(" · "));
         }
-        if let Some(user) = &record.token_user {
-            self.fact("signed in", &plain(&user.to_string()));
-        }
+        record.token_user.iter().for_each(|user| self.fact("signed in", &plain(&user.to_string())));
         if let Some(user) = &record.user {
             self.fact("user", &plain(user.as_str()));
         }
