@@ -102,6 +102,10 @@ mod tests {
         use AuthRefusal::{Conflicting, Malformed, Missing, NoScheme};
         type Row<'a> = (Option<&'a str>, Option<&'a str>, Result<&'a str, AuthRefusal>);
         let long = format!("Bearer sk-{}", "a".repeat(300));
+        let longest_token = format!("Bearer a.b.{}", "c".repeat(MAX_TOKEN_BYTES - 4));
+        let too_long_token = format!("{longest_token}c");
+        let long_with_a_dot = format!("Bearer a.{}", "c".repeat(300));
+        let long_key_with_dots = format!("Bearer sk-a.b.{}", "c".repeat(300));
         let rows: &[Row<'_>] = &[
             (None, None, Err(Missing)),
             (Some(""), Some(""), Err(Missing)),
@@ -130,10 +134,32 @@ mod tests {
             (Some("Bearer sk-a\tc"), None, Err(Malformed)),
             (Some("Bearer sk-é"), None, Err(Malformed)),
             (Some(&long), None, Err(Malformed)),
+            (Some("Bearer a.b.c"), None, Ok("a.b.c")),
+            (None, Some("a.b.c"), Ok("a.b.c")),
+            (Some("Bearer a.b.c"), Some("sk-abc"), Err(Conflicting)),
+            (Some(&longest_token), None, Ok(&longest_token["Bearer ".len()..])),
+            (Some(&too_long_token), None, Err(Malformed)),
+            (Some(&long_with_a_dot), None, Err(Malformed)),
+            (Some(&long_key_with_dots), None, Err(Malformed)),
         ];
         for (authorization, x_api_key, expected) in rows {
             let got = credential(authorization.map(str::as_bytes), x_api_key.map(str::as_bytes));
             assert_eq!(&got, expected, "{authorization:?} {x_api_key:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_two_dots_and_is_no_key() {
+        for (text, expected) in [
+            ("a.b.c", true),
+            ("..", true),
+            ("a.b", false),
+            ("a.b.c.d.e", false),
+            ("sk-a.b.c", false),
+            ("sk-abcd", false),
+            ("", false),
+        ] {
+            assert_eq!(is_token(text), expected, "{text}");
         }
     }
 

@@ -86,3 +86,62 @@ impl Directory {
         self.entries.version()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use headrace_domain::{OrgId, ProjectId, Region, Residency, TokenUser};
+
+    use super::*;
+    use crate::{HashSecret, MemoryKeyStore, ModelAccess, RateLimits};
+
+    const NOW: UnixNanos = UnixNanos::new(1_000);
+
+    #[test]
+    fn a_user_has_the_limits_and_regions_of_its_place_as_they_are_now() {
+        let directory = Directory::open(Arc::new(MemoryKeyStore::new()), HashSecret::new([1; 32])).unwrap();
+        let [acme, other] = ["acme", "other"].map(|name| OrgId::new(name).unwrap());
+        let lab = ProjectId::new("lab").unwrap();
+        let none = RateLimits::default();
+        for org in [&acme, &other] {
+            directory.create_org(org.clone(), none, "test", NOW).unwrap();
+        }
+        directory.create_project(lab.clone(), acme.clone(), none, "test", NOW).unwrap();
+        let user = TokenUser { issuer: "https://login".into(), subject: "alice".into(), role: None };
+        let grant = UserGrant {
+            key: KeyId::new("user_1").unwrap(),
+            user: Arc::new(user),
+            org: None,
+            project: lab.clone(),
+            models: ModelAccess::All,
+            limits: RateLimits { concurrency: Some(2), ..none },
+            expires: UnixNanos::new(9_000),
+        };
+        let before = directory.principals_version();
+        let principal = directory.user_principal(&grant).unwrap();
+        assert_eq!((&principal.org, &principal.project, principal.name.as_str()), (&acme, &lab, "alice"));
+        assert_eq!((principal.limits.concurrency, principal.expires), (Some(2), Some(UnixNanos::new(9_000))));
+        assert_eq!((principal.regions, principal.project_limits), (Residency::Anywhere, none));
+        assert_eq!(directory.principals_version(), before, "reading changes nothing");
+        let eu = Residency::only([Region::new("eu").unwrap()]);
+        let few = RateLimits { requests_per_minute: Some(5), ..none };
+        directory.set_org_regions(&acme, eu.clone(), "test", NOW).unwrap();
+        let between = directory.principals_version();
+        directory.set_project_limits(&lab, few, "test", NOW).unwrap();
+        assert!(before < between && between < directory.principals_version());
+        let principal = directory.user_principal(&grant).unwrap();
+        assert_eq!((principal.regions, principal.project_limits), (eu, few));
+        for (grant, expected) in [
+            (UserGrant { org: Some(acme), ..grant.clone() }, None),
+            (
+                UserGrant { org: Some(other.clone()), ..grant.clone() },
+                Some(IdentityError::ProjectOfAnotherOrg { project: lab, org: other }),
+            ),
+            (
+                UserGrant { project: ProjectId::new("none").unwrap(), ..grant.clone() },
+                Some(IdentityError::UnknownProject(ProjectId::new("none").unwrap())),
+            ),
+        ] {
+            assert_eq!(directory.user_principal(&grant).err(), expected);
+        }
+    }
+}
