@@ -14,7 +14,7 @@ use crate::cache::{CachedToken, TokenCache};
 use crate::claims::check_claims;
 use crate::config::IssuerConfig;
 use crate::documents::DocumentSource;
-use crate::issuer::Issuer;
+use crate::issuer::IssuerKeys;
 use crate::mapping::{MappedGrant, map_claims};
 use crate::token::UnverifiedToken;
 
@@ -28,15 +28,12 @@ pub type KeyWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Verifies tokens of identity providers and maps their claims to principals.
 pub struct TokenAuthenticator {
-    issuers: Vec<Arc<Issuer>>,
+    issuers: Vec<Arc<IssuerKeys>>,
     cache: TokenCache,
     directory: Arc<Directory>,
 }
 
 impl TokenAuthenticator {
-    /// Longest token in bytes.
-    pub const MAX_TOKEN_BYTES: usize = headrace_identity::MAX_TOKEN_BYTES;
-
     /// Creates an authenticator for issuers without faults ([`IssuerConfig::faults`]), each with the source of its
     /// documents. No keys are fetched yet.
     pub fn new(
@@ -44,7 +41,7 @@ impl TokenAuthenticator {
         directory: Arc<Directory>,
         clock: &Arc<dyn Clock>,
     ) -> Self {
-        let issuer = |(config, source)| Arc::new(Issuer::new(config, source, Arc::clone(clock)));
+        let issuer = |(config, source)| Arc::new(IssuerKeys::new(config, source, Arc::clone(clock)));
         Self {
             issuers: issuers.into_iter().map(issuer).collect(),
             cache: TokenCache::new(MAX_VERIFIED_TOKENS),
@@ -107,7 +104,7 @@ impl TokenAuthenticator {
         while issuers.join_next().await.is_some() {}
     }
 
-    fn issuer_of(&self, token: &UnverifiedToken<'_>) -> Result<&Arc<Issuer>, TokenRefusal> {
+    fn issuer_of(&self, token: &UnverifiedToken<'_>) -> Result<&Arc<IssuerKeys>, TokenRefusal> {
         let named = token.issuer();
         let found = self.issuers.iter().find(|issuer| named == Some(issuer.config.issuer.as_str()));
         found.ok_or(TokenRefusal::UnknownIssuer)

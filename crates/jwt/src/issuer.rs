@@ -31,7 +31,7 @@ const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::fro
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// An identity provider with its current keys.
-pub(crate) struct Issuer {
+pub(crate) struct IssuerKeys {
     pub(crate) config: IssuerConfig,
     source: Arc<dyn DocumentSource>,
     clock: Arc<dyn Clock>,
@@ -67,7 +67,7 @@ struct DiscoveryDocument {
     jwks_uri: String,
 }
 
-impl Issuer {
+impl IssuerKeys {
     pub(crate) fn new(config: IssuerConfig, source: Arc<dyn DocumentSource>, clock: Arc<dyn Clock>) -> Self {
         let state = Mutex::new(RefreshState { jwks_url: config.jwks_url.clone(), ..RefreshState::default() });
         Self { config, source, clock, keys: ArcSwapOption::empty(), fetching: Arc::default(), state }
@@ -235,9 +235,9 @@ impl Issuer {
     }
 }
 
-impl fmt::Debug for Issuer {
+impl fmt::Debug for IssuerKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issuer").field("issuer", &self.config.issuer).finish_non_exhaustive()
+        f.debug_struct("IssuerKeys").field("issuer", &self.config.issuer).finish_non_exhaustive()
     }
 }
 

@@ -42,7 +42,7 @@ struct JwkSet {
 }
 
 #[derive(Deserialize)]
-struct Jwk {
+struct JsonWebKey {
     kty: String,
     kid: Option<String>,
     alg: Option<String>,
@@ -111,8 +111,8 @@ impl VerificationKey {
     }
 
     /// Returns `None` if the key is for another purpose, of another type, or malformed.
-    fn of(jwk: Jwk) -> Option<Self> {
-        let Jwk { kty, kid, alg, key_use, key_ops, crv, n, e, x, y } = jwk;
+    fn of(jwk: JsonWebKey) -> Option<Self> {
+        let JsonWebKey { kty, kid, alg, key_use, key_ops, crv, n, e, x, y } = jwk;
         let is_for_signatures = key_use.is_none_or(|purpose| purpose == "sig")
             && key_ops.is_none_or(|operations| operations.iter().any(|operation| operation == "verify"));
         if !is_for_signatures || kid.as_ref().is_some_and(|id| id.len() > MAX_KEY_ID_BYTES) {

@@ -3,10 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use headrace_identity::MAX_TOKEN_BYTES;
+
 /// Why a token is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenRefusal {
-    /// The token is longer than [`crate::TokenAuthenticator::MAX_TOKEN_BYTES`].
+    /// The token is longer than [`headrace_identity::MAX_TOKEN_BYTES`].
     TooLong {
         /// Its length.
         bytes: usize,
@@ -69,7 +71,7 @@ impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong { bytes } => {
-                let limit = crate::TokenAuthenticator::MAX_TOKEN_BYTES;
+                let limit = MAX_TOKEN_BYTES;
                 write!(f, "The JWT has {bytes} bytes; at most {limit} are accepted. Ask for a token with fewer claims.")
             }
             Self::Malformed { what } => write!(f, "The JWT is malformed: {what}."),

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use headrace_identity::MAX_TOKEN_BYTES;
 use serde_json::{Map, Value};
 
 use crate::TokenRefusal;
@@ -25,7 +26,7 @@ impl<'a> UnverifiedToken<'a> {
     /// # Errors
     /// The token is too long or malformed, or its header asks for something that is not accepted.
     pub(crate) fn parse(token: &'a str) -> Result<Self, TokenRefusal> {
-        if token.len() > crate::TokenAuthenticator::MAX_TOKEN_BYTES {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(TokenRefusal::TooLong { bytes: token.len() });
         }
         let malformed = |what| TokenRefusal::Malformed { what };
