@@ -78,6 +78,7 @@ impl Intake {
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
+            short_context: None,
         };
         let state = State { queue: Queue::default(), running: 0, mode: Mode::Open, dead: None };
         Self {

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use headrace_domain::Sampling;
+use headrace_domain::{CacheSalt, Sampling};
 use serde::{Deserialize, Serialize};
 
 use crate::grammar::FormKinds;
+
+/// The variant of a cache salt for sequences that use the second set of rotary frequencies.
+const LONG_CONTEXT: &str = "long context";
 
 /// What an engine serves. Published when the engine registers. The gateway uses it to refuse early, and the engine
 /// asserts it.
@@ -39,6 +42,10 @@ pub struct Capabilities {
     /// Response formats that the engine takes as source text, if it takes no compiled grammars.
     #[serde(default)]
     pub forms: FormKinds,
+    /// The most tokens of a sequence, prompt and longest answer together, that uses the first of the model's two sets of
+    /// rotary frequencies (LongRoPE). `None` for models with one set, and for workers that do not report it.
+    #[serde(default)]
+    pub short_context: Option<u32>,
 }
 
 /// How an engine continues an answer that another engine began ([`crate::Job::generated`]).
@@ -55,6 +62,21 @@ pub enum ResumeSupport {
 }
 
 impl Capabilities {
+    /// Returns whether a sequence of `prompt_tokens` tokens and at most `max_tokens` new ones uses the second set of
+    /// rotary frequencies, from its first position on.
+    pub fn is_long_context(&self, prompt_tokens: usize, max_tokens: u32) -> bool {
+        let Some(short) = self.short_context else { return false };
+        let new_tokens =
+            (max_tokens as usize).min((self.context_window as usize).saturating_sub(prompt_tokens));
+        prompt_tokens.saturating_add(new_tokens) > short as usize
+    }
+
+    /// Returns the salt of the block keys of such a sequence. `salt` is the salt of its job. Keys and values of a long
+    /// context are rotated by other angles, so they have a salt of their own.
+    pub fn block_salt(&self, salt: &CacheSalt, prompt_tokens: usize, max_tokens: u32) -> CacheSalt {
+        if self.is_long_context(prompt_tokens, max_tokens) { salt.variant(LONG_CONTEXT) } else { *salt }
+    }
+
     /// Returns whether this engine would continue an answer exactly as `other`, which began it.
     pub fn continue_of(&self, other: &Self, sampling: &Sampling) -> bool {
         match (self.continues, other.continues) {

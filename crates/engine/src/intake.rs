@@ -106,6 +106,7 @@ impl Intake {
             grammars: true,
             thought_caps: true,
             forms: headrace_engine_api::FormKinds::NONE,
+            short_context: shape.short_positions.map(to_u32),
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
@@ -130,10 +131,9 @@ impl Intake {
         let now_ns = self.config.clock.monotonic_nanos();
         let window = self.capabilities.context_window as usize;
         let rules = Rules::new(job.sampling.clone(), &self.config.eos, window.saturating_sub(own.len()));
-        // Keys and values of a long context are rotated by other angles. The choice holds for the whole sequence.
-        let new_tokens = (job.sampling.max_tokens as usize).min(window.saturating_sub(own.len()));
-        let long_context = self.shape.is_long(own.len() + new_tokens);
-        let salt = if long_context { job.salt.variant("long context") } else { job.salt };
+        // The frequencies of a long context hold for the whole sequence, and are part of what its keys stand for.
+        let long_context = self.capabilities.is_long_context(own.len(), job.sampling.max_tokens);
+        let salt = self.capabilities.block_salt(&job.salt, own.len(), job.sampling.max_tokens);
         // Hashing is costly. If the caller has not done it, it happens here on the caller's thread, outside the lock.
         let given = job.keys.clone().filter(|keys| keys.are_of(&salt, &job.prompt));
         let hash = || self.config.scheduler.prefix_cache.then(|| PrefixKeys::of(&salt, &job.prompt));

@@ -66,6 +66,7 @@ fn worker_that_is(
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
+        short_context: None,
     };
     let load = LoadReport { running, waiting_tokens, ..LoadReport::default() };
     let model = ModelName::new("m").unwrap();
@@ -220,6 +221,7 @@ fn fixed() -> FixedEngine {
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
+        short_context: None,
     };
     FixedEngine { capabilities, load: LoadReport::default(), cached: 0, health: EngineHealth::Up }
 }

@@ -139,6 +139,9 @@ impl TokenizerAssets {
             capabilities.grammars &= engine.grammars;
             capabilities.thought_caps &= engine.thought_caps;
             capabilities.forms = capabilities.forms.and(engine.forms);
+            if capabilities.short_context != engine.short_context {
+                capabilities.short_context = None;
+            }
         }
         Some(TokenBackend {
             tokenizer: Arc::clone(&self.tokenizer),

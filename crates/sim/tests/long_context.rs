@@ -12,6 +12,7 @@ mod support;
 
 use std::sync::Arc;
 
+use headrace_domain::{BLOCK_TOKENS, PrefixKeys};
 use headrace_kernels::isa::{ISA_VARIABLE, Isa};
 use headrace_model::{LoadOptions, Model};
 use headrace_scheduler::SchedulerConfig;
@@ -46,6 +47,14 @@ fn the_factors_of_longrope_are_chosen_for_each_request() {
         {
             let (answer, report) = bench.ask(job(&ids, greedy(max_tokens as u32)));
             assert_eq!(answer.choices[&0].ids, expected, "{max_tokens} new tokens, round {round}");
+            // A gateway that knows the engine's capabilities alone computes the keys that the engine uses.
+            let asked = job(&ids, greedy(max_tokens as u32));
+            let capabilities = bench.stepper.capabilities();
+            let known = capabilities.block_salt(&asked.salt, ids.len(), max_tokens as u32);
+            assert_eq!(known != asked.salt, max_tokens > fits, "{max_tokens} new tokens");
+            let full = ids.len() / BLOCK_TOKENS * BLOCK_TOKENS;
+            let found = bench.stepper.cached_prefix(&PrefixKeys::of(&known, &asked.prompt));
+            assert_eq!(found, full, "{max_tokens} new tokens, round {round}");
             let cached = report.usage.cached_input;
             assert_eq!(
                 cached > 0,

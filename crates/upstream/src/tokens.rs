@@ -71,6 +71,7 @@ impl TokenModel {
             grammars: false,
             thought_caps: false,
             forms: form::kinds(upstream.kind()),
+            short_context: None,
         };
         let server = upstream.server();
         let gauge = server.loads.gauge(&model.model);

@@ -140,6 +140,7 @@ mod tests {
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
+            short_context: None,
         };
         let window = Some(GroupBlocks { total: 4, free: 9, cached: 9 });
         let load =
@@ -175,13 +176,17 @@ mod tests {
     fn a_worker_of_before_takes_no_more_than_it_knows() {
         let mut told = about();
         (told.models[0].holds_forms, told.models[0].fuller_jobs) = (true, true);
+        told.models[0].capabilities.short_context = Some(64);
         let now = read(&told).unwrap();
         assert!(now.models[0].holds_forms && now.models[0].fuller_jobs);
+        assert_eq!(now.models[0].capabilities.short_context, Some(64));
         let mut old = serde_json::to_value(&told).unwrap();
         let model = old["models"][0].as_object_mut().unwrap();
         assert!(model.remove("holds_forms").is_some() && model.remove("fuller_jobs").is_some());
+        assert!(model["capabilities"].as_object_mut().unwrap().remove("short_context").is_some());
         let old = WorkerInfo::read(old.to_string().as_bytes()).unwrap();
         assert!(!old.models[0].holds_forms && !old.models[0].fuller_jobs);
+        assert_eq!(old.models[0].capabilities.short_context, None);
     }
 
     #[test]

@@ -128,6 +128,7 @@ fn world_of(grammars: bool) -> World {
         grammars,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
+        short_context: Some(40),
     };
     let engine = Arc::new(ScriptedEngine { capabilities, jobs: Mutex::default() });
     let words = Arc::new(PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
@@ -350,6 +351,7 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
     let world = holding();
     let about = WorkerInfo::read(&whole(world.ask("GET", ABOUT_PATH, Vec::new())).1).unwrap();
     assert!(about.models[0].capabilities.grammars && about.models[0].holds_forms);
+    assert_eq!(about.models[0].capabilities.short_context, Some(40));
     let _stream = stream(world.ask_late(body(&held(&form), BITS)).await);
     let (got, _sender) = world.take();
     let grammar = got.grammar.expect("it is held to something");

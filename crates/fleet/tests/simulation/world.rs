@@ -140,6 +140,7 @@ impl World {
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
+            short_context: None,
         };
         let worker = |(at, server): (usize, &Arc<Mutex<Server>>)| {
             let (server, clock) = (Arc::clone(server), Arc::clone(&clock));

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use headrace_call_state::Rejection;
+use headrace_catalog::Backend;
 use headrace_domain::{PrefixKeys, Stage};
 
 use crate::Gateway;
@@ -30,10 +31,17 @@ impl RenderedCall {
 }
 
 impl RenderedWork {
-    /// Computes the block keys of the prompts.
+    /// Computes the block keys of the prompts, as the model's engines do.
     pub(super) fn hash(&mut self) {
-        if let Some(prompts) = self.rendered.prompts_mut() {
-            prompts.keys = prompts.ids.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
-        }
+        let Self { model, sampling, salt, rendered, .. } = self;
+        let Some(prompts) = rendered.prompts_mut() else { return };
+        let keys = |ids: &Arc<[u32]>| match &model.backend {
+            Backend::Tokens(backend) => {
+                let salt = backend.capabilities.block_salt(salt, ids.len(), sampling.max_tokens);
+                PrefixKeys::of(&salt, ids)
+            }
+            Backend::Vectors(_) | Backend::Messages(_) => PrefixKeys::of(salt, ids),
+        };
+        prompts.keys = prompts.ids.iter().map(keys).collect();
     }
 }

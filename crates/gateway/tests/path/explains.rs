@@ -2,11 +2,11 @@
 //! with useful advice. A miss names the message and character, and never what other tenants asked.
 
 use headrace_domain::{CacheMiss, Endpoint, MissReason, PromptPlace};
-use headrace_engine_api::Priority;
+use headrace_engine_api::{Capabilities, Priority};
 use headrace_trace::record_json;
 use serde_json::{Value, json};
 
-use crate::world::{MODEL, Script, Setup, WEIGHT, World, chat_body, header, read};
+use crate::world::{MODEL, Script, Setup, WEIGHT, World, capabilities, chat_body, header, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timeout_becomes_the_jobs_deadline_and_its_refusal_says_when_to_come_back() {
@@ -37,6 +37,38 @@ async fn a_timeout_becomes_the_jobs_deadline_and_its_refusal_says_when_to_come_b
         assert!(message.contains("8.0 s of waiting, 2.0 s for the prompt"), "{message}");
     }
     world.balance_when_idle().await;
+}
+
+/// The keys of a prompt are those of the engine that computes it, which keeps long contexts of LongRoPE models apart.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_long_contexts_are_those_that_the_engine_uses() {
+    // An engine whose model has one set of frequencies, or that is too old to report two, has one salt.
+    for short_context in [None, Some(100)] {
+        let capabilities = Capabilities { short_context, ..capabilities() };
+        let world = World::new(Setup { capabilities: capabilities.clone(), ..Setup::default() });
+        let with = |max_tokens: usize| {
+            let mut body = chat_body(false);
+            body["max_tokens"] = json!(max_tokens);
+            body
+        };
+        let job = async |max_tokens: usize| {
+            let answer = world.call(Endpoint::ChatCompletions, with(max_tokens)).await;
+            assert_eq!(answer.status, 200);
+            world.engine.jobs.lock().unwrap().pop().unwrap()
+        };
+        let prompt_tokens = job(1).await.prompt.len();
+        assert!(prompt_tokens < 90, "{prompt_tokens}");
+        for (max_tokens, is_long) in [(100 - prompt_tokens, false), (101 - prompt_tokens, true)] {
+            let job = job(max_tokens).await;
+            let expected = match short_context {
+                Some(_) if is_long => job.salt.variant("long context"),
+                _ => job.salt,
+            };
+            let keys = job.keys.expect("hashed once, in the stage `cache`");
+            assert!(keys.are_of(&expected, &job.prompt), "{short_context:?}, {max_tokens} new tokens");
+        }
+        world.balance_when_idle().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

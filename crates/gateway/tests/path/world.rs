@@ -672,6 +672,7 @@ pub(crate) fn capabilities() -> Capabilities {
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
+        short_context: None,
     }
 }
 

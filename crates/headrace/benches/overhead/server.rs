@@ -150,6 +150,7 @@ fn capabilities() -> Capabilities {
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
+        short_context: None,
     }
 }
 

@@ -57,6 +57,7 @@ pub(crate) fn capabilities() -> Capabilities {
         grammars: false,
         thought_caps: false,
         forms: FormKinds::NONE,
+        short_context: None,
     }
 }
 

@@ -47,6 +47,7 @@ fn about(words: &str) -> AboutModel {
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
+            short_context: None,
         },
         holds_forms: false,
         fuller_jobs: false,
