@@ -212,6 +212,12 @@ impl KvLayout {
         self.groups.map(|group| group.blocks_for(tokens))
     }
 
+    /// Returns the bytes of one block of each group. At least 1 for groups that are used, so that blocks of a layout
+    /// without bytes can be weighed.
+    pub fn block_bytes(&self) -> PerGroup<usize> {
+        self.groups.map(|group| if group.is_used() { group.bytes_per_block.max(1) } else { 0 })
+    }
+
     /// Returns the number of blocks that `tokens` tokens fill completely.
     #[inline]
     pub const fn full_blocks(&self, tokens: usize) -> usize {

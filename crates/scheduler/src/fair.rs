@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use headrace_kv_layout::PerGroup;
+
 use crate::sequence::{Class, SeqId};
 use crate::tables::ByTenant;
 
@@ -30,8 +32,8 @@ struct Tenant {
     busy: usize,
     /// Of the busy sequences, those that hold blocks.
     running: usize,
-    /// Blocks that the running sequences hold. A block shared by several of them counts once for each.
-    blocks: usize,
+    /// Blocks of each group that the running sequences hold. A block shared by several of them counts once for each.
+    blocks: PerGroup<usize>,
     dirty: bool,
     queues: [VecDeque<SeqId>; CLASSES],
     /// Waiting tokens, per class.
@@ -63,6 +65,8 @@ pub(crate) struct FairQueue {
     burst: u64,
     /// How far a tenant's counter may exceed another's and still pass it, if the tenant is below its share of the pool.
     lead: u64,
+    /// Bytes of a block of each group. Groups have blocks of different sizes, so shares are counted in bytes.
+    block_bytes: PerGroup<usize>,
     /// Total weight of the tenants with sequences that are neither idle work nor paused.
     busy_weight: u64,
     /// Sequences of all tenants that hold blocks, without idle work and paused sequences.
@@ -71,11 +75,11 @@ pub(crate) struct FairQueue {
 
 impl FairQueue {
     /// Creates an empty queue. A tenant that was away may be ahead of the others by `burst_tokens`. A tenant below its
-    /// share of the pool may be ahead by `lead_tokens` more.
-    pub(crate) fn new(burst_tokens: usize, lead_tokens: usize) -> Self {
+    /// share of the pool may be ahead by `lead_tokens` more. `block_bytes` is the size of a block of each group.
+    pub(crate) fn new(burst_tokens: usize, lead_tokens: usize, block_bytes: PerGroup<usize>) -> Self {
         let units = |tokens: usize| (tokens as u64).saturating_mul(SCALE);
         let burst = units(burst_tokens);
-        Self { burst, lead: burst.saturating_add(units(lead_tokens)), ..Self::default() }
+        Self { burst, lead: burst.saturating_add(units(lead_tokens)), block_bytes, ..Self::default() }
     }
 
     /// Registers a new sequence of this tenant, and updates the tenant's weight.
@@ -88,7 +92,7 @@ impl FairQueue {
             live: 0,
             busy: 0,
             running: 0,
-            blocks: 0,
+            blocks: PerGroup::default(),
             dirty: false,
             queues: Default::default(),
             queued_tokens: [0; CLASSES],
@@ -158,28 +162,55 @@ impl FairQueue {
         }
     }
 
-    /// Adds `blocks` to the blocks that this tenant holds. Negative values give blocks back.
-    pub(crate) fn holds(&mut self, tenant: u64, class: Class, blocks: isize) {
-        if class == Class::Idle || blocks == 0 {
+    /// A sequence of this tenant takes (`true`) or gives back (`false`) this many blocks of each group.
+    pub(crate) fn holds(&mut self, tenant: u64, class: Class, blocks: &PerGroup<usize>, takes: bool) {
+        if class == Class::Idle {
             return;
         }
         if let Some(entry) = self.tenants.get_mut(&tenant) {
-            entry.blocks = entry.blocks.saturating_add_signed(blocks);
+            for (held, &blocks) in entry.blocks.iter_mut().zip(blocks.iter()) {
+                *held = if takes { *held + blocks } else { held.saturating_sub(blocks) };
+            }
         }
     }
 
-    /// Blocks that a tenant's running sequences hold, without idle work.
-    pub(crate) fn blocks(&self, tenant: u64) -> usize {
-        self.tenants.get(&tenant).map_or(0, |entry| entry.blocks)
+    /// Blocks of each group that a tenant's running sequences hold, without idle work.
+    pub(crate) fn blocks(&self, tenant: u64) -> PerGroup<usize> {
+        self.tenants.get(&tenant).map_or(PerGroup::default(), |entry| entry.blocks)
     }
 
-    /// The other tenant that exceeds its fair share of running slots the most, or its share of `blocks` if given. Only
+    /// Bytes of this number of blocks of each group.
+    pub(crate) fn bytes_of(&self, blocks: &PerGroup<usize>) -> usize {
+        let products = blocks.iter().zip(self.block_bytes.iter());
+        products.fold(0, |sum, (count, size)| sum.saturating_add(count.saturating_mul(*size)))
+    }
+
+    /// Bytes of the blocks that a tenant's running sequences hold, without idle work. A sequence has a second slot for
+    /// its state while a step completes a block. It does not count, or sequences would displace each other in turn.
+    pub(crate) fn bytes(&self, tenant: u64) -> usize {
+        self.tenants.get(&tenant).map_or(0, |entry| self.lasting_bytes(entry))
+    }
+
+    fn lasting_bytes(&self, entry: &Tenant) -> usize {
+        let mut blocks = entry.blocks;
+        let states = blocks.each_mut().2;
+        *states = entry.running.min(*states);
+        self.bytes_of(&blocks)
+    }
+
+    /// Whether a tenant holds its fair share of `whole` bytes of blocks: one more block would exceed it.
+    pub(crate) fn has_its_bytes(&self, tenant: u64, whole: usize) -> bool {
+        let least = self.block_bytes.iter().copied().filter(|&bytes| bytes > 0).min().unwrap_or(1);
+        self.bytes(tenant).saturating_add(least) > self.share(tenant, whole).max(least)
+    }
+
+    /// The other tenant that exceeds its fair share of running slots the most, or its share of `bytes` if given. Only
     /// tenants that `tenant` may pass are considered.
-    pub(crate) fn furthest_beyond(&self, tenant: u64, places: usize, blocks: Option<usize>) -> Option<u64> {
+    pub(crate) fn furthest_beyond(&self, tenant: u64, places: usize, bytes: Option<usize>) -> Option<u64> {
         let counter = self.counter(tenant);
-        let excess = |&id: &u64, other: &Tenant| match blocks {
+        let excess = |&id: &u64, other: &Tenant| match bytes {
             None => other.running.saturating_sub(self.share(id, places).max(1)),
-            Some(whole) => other.blocks.saturating_sub(self.share(id, whole)),
+            Some(whole) => self.lasting_bytes(other).saturating_sub(self.share(id, whole)),
         };
         let others = self.tenants.iter().filter(|(id, other)| {
             **id != tenant && other.running > 0 && counter <= self.within_lead(other.counter)

@@ -129,9 +129,9 @@ impl KvGroups {
         used.map_or(self.pools.full(), |(_, pool)| pool)
     }
 
-    /// Number of blocks in all groups.
-    pub(crate) fn total(&self) -> usize {
-        self.pools.iter().map(BlockPool::total).sum()
+    /// Number of blocks of each group.
+    pub(crate) fn totals(&self) -> PerGroup<usize> {
+        self.pools.map(BlockPool::total)
     }
 
     /// Advances the pools' clocks.
@@ -373,12 +373,13 @@ impl KvGroups {
         released
     }
 
-    /// Releases the slot for the state after a chunk that does not count. Returns the number of slots released.
-    pub(crate) fn stay(&mut self, tables: &mut HeldBlocks) -> usize {
+    /// Releases the slot for the state after a chunk that does not count. Returns the number of blocks released in each
+    /// group.
+    pub(crate) fn stay(&mut self, tables: &mut HeldBlocks) -> PerGroup<usize> {
         let (_, _, table) = tables.ids.each_mut();
         let extra = table.len().saturating_sub(1);
         table.drain(1.min(table.len())..).for_each(|slot| self.pools.each_mut().2.release(slot));
-        extra
+        PerGroup::new([0, 0, extra])
     }
 
     /// Removes a holder from the blocks of every table, tail first, and empties the tables. With `keep`, the blocks

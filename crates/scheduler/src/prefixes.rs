@@ -323,8 +323,8 @@ impl Prefixes {
         self.groups.advance(tables, *computed, needed)
     }
 
-    /// Releases the slot for the state after a chunk that does not count. Returns the number of slots released.
-    pub(crate) fn stay(&mut self, sequence: &mut Sequence) -> usize {
+    /// Releases the slot for the state after a chunk that does not count. Returns the blocks released.
+    pub(crate) fn stay(&mut self, sequence: &mut Sequence) -> PerGroup<usize> {
         self.groups.stay(&mut sequence.tables)
     }
 

@@ -22,11 +22,11 @@ pub(crate) struct Running {
     promised: PerGroup<usize>,
 }
 
-/// The total number of running slots, and of blocks in all groups.
+/// What tenants share: the running slots, and the bytes of the blocks of all groups.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capacity {
     pub(crate) slots: usize,
-    pub(crate) blocks: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Running {
@@ -73,8 +73,7 @@ impl Running {
             *all += blocks;
         }
         tenants.runs(sequence.tenant, sequence.class, true);
-        // The cast cannot overflow, here and below: a pool has fewer blocks than half of what a machine word can count.
-        tenants.holds(sequence.tenant, sequence.class, sequence.blocks_held() as isize);
+        tenants.holds(sequence.tenant, sequence.class, &sequence.tables.held(), true);
     }
 
     /// Records that a sequence has taken this many more blocks in each group, promised ones first.
@@ -84,7 +83,7 @@ impl Running {
         blocks: &PerGroup<usize>,
         tenants: &mut FairQueue,
     ) {
-        tenants.holds(sequence.tenant, sequence.class, blocks.total() as isize);
+        tenants.holds(sequence.tenant, sequence.class, blocks, true);
         let promises = self.promised.iter_mut().zip(sequence.promised.iter_mut());
         for ((all, own), &blocks) in promises.zip(blocks.iter()) {
             let taken = blocks.min(*own);
@@ -93,16 +92,16 @@ impl Running {
         }
     }
 
-    /// Records that a sequence has released this many blocks, and promises it others instead.
+    /// Records that a sequence has released this many blocks of each group, and promises it others instead.
     pub(crate) fn shrank(
         &mut self,
         sequence: &mut Sequence,
-        released: usize,
+        released: &PerGroup<usize>,
         promises: PerGroup<usize>,
         tenants: &mut FairQueue,
     ) {
         if !sequence.paused {
-            tenants.holds(sequence.tenant, sequence.class, -(released as isize));
+            tenants.holds(sequence.tenant, sequence.class, released, false);
         }
         for ((all, own), &blocks) in
             self.promised.iter_mut().zip(sequence.promised.iter_mut()).zip(promises.iter())
@@ -118,16 +117,15 @@ impl Running {
             *all -= std::mem::take(own);
         }
         tenants.runs(sequence.tenant, sequence.class, false);
-        tenants.holds(sequence.tenant, sequence.class, -(sequence.blocks_held() as isize));
+        tenants.holds(sequence.tenant, sequence.class, &sequence.tables.held(), false);
         self.list.retain(|&other| other != id);
     }
 
     /// Pauses (`true`) or resumes (`false`) a sequence. Any sequence may take the slot and blocks of a paused one, and
     /// no tenant is charged for them.
     pub(crate) fn set_paused(&mut self, sequence: &Sequence, paused: bool, tenants: &mut FairQueue) {
-        let blocks = sequence.blocks_held() as isize;
         tenants.runs(sequence.tenant, sequence.class, !paused);
-        tenants.holds(sequence.tenant, sequence.class, if paused { -blocks } else { blocks });
+        tenants.holds(sequence.tenant, sequence.class, &sequence.tables.held(), !paused);
         if paused {
             self.paused += 1;
         } else {
@@ -136,10 +134,10 @@ impl Running {
     }
 
     /// The sequence least entitled to its blocks. Paused sequences come first, then idle work, then the tenant that
-    /// holds most for its weight, then the youngest sequence.
+    /// holds most bytes for its weight, then the youngest sequence.
     pub(crate) fn least_entitled(&self, sequences: &Slab, tenants: &FairQueue) -> Option<SeqId> {
         let burden =
-            |s: &Sequence| (tenants.blocks(s.tenant) as u64).saturating_mul(SCALE) / tenants.weight(s.tenant);
+            |s: &Sequence| (tenants.bytes(s.tenant) as u64).saturating_mul(SCALE) / tenants.weight(s.tenant);
         let entitled = |s: &Sequence| (!s.paused, s.class, Reverse(burden(s)), Reverse(s.admitted));
         self.of(sequences).min_by_key(|(_, s)| entitled(s)).map(|(id, _)| id)
     }
@@ -163,25 +161,25 @@ impl Running {
     }
 
     /// The youngest sequence of a tenant beyond its fair share, if the waiting sequence stays within its own tenant's
-    /// share. The waiting sequence needs `needs_blocks` blocks; 0 means that it lacks only a running slot. So early
+    /// share. The waiting sequence needs blocks of `needs_bytes`; 0 means that it lacks only a running slot. So early
     /// arrivals cannot keep slots and blocks. No tenant is pushed below its share, so sequences do not displace each
     /// other in turn.
     pub(crate) fn beyond_share(
         &self,
         waiting: &Sequence,
-        needs_blocks: usize,
+        needs_bytes: usize,
         capacity: Capacity,
         sequences: &Slab,
         tenants: &FairQueue,
     ) -> Option<SeqId> {
         let (tenant, class) = (waiting.tenant, waiting.class);
         if tenants.running(tenant) + 1 > tenants.share(tenant, capacity.slots).max(1)
-            || tenants.blocks(tenant) + needs_blocks > tenants.share(tenant, capacity.blocks)
+            || tenants.bytes(tenant).saturating_add(needs_bytes) > tenants.share(tenant, capacity.bytes)
         {
             return None;
         }
-        let blocks = (needs_blocks > 0).then_some(capacity.blocks);
-        let other = tenants.furthest_beyond(tenant, capacity.slots, blocks)?;
+        let bytes = (needs_bytes > 0).then_some(capacity.bytes);
+        let other = tenants.furthest_beyond(tenant, capacity.slots, bytes)?;
         let candidates = self.of(sequences).filter(|(_, s)| s.tenant == other && s.class <= class);
         candidates.max_by_key(|(_, s)| s.admitted).map(|(id, _)| id)
     }

@@ -109,7 +109,7 @@ impl Scheduler {
         let burst = config.step_tokens.saturating_mul(BURST_STEPS);
         Ok(Self {
             sequences: Slab::default(),
-            tenants: FairQueue::new(burst, pool_tokens / LEAD_OF_POOL),
+            tenants: FairQueue::new(burst, pool_tokens / LEAD_OF_POOL, layout.block_bytes()),
             waiting: Waiting::default(),
             running: Running::default(),
             ageing: Ageing::default(),

@@ -269,11 +269,6 @@ impl Sequence {
         self.known().len() - self.prompt.len()
     }
 
-    /// Number of blocks that it holds, in all groups.
-    pub(crate) fn blocks_held(&self) -> usize {
-        self.tables.held().total()
-    }
-
     /// Computes keys until at least the first `blocks` full blocks have one.
     pub(crate) fn ensure_keys(&mut self, blocks: usize, layout: &KvLayout) {
         if let Some(given) = self.given_keys.take_if(|_| blocks > 0) {

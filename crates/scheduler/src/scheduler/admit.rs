@@ -91,11 +91,12 @@ impl Scheduler {
     fn has_its_share(&self, tenant: u64) -> bool {
         let capacity = self.capacity();
         self.tenants.running(tenant) >= self.tenants.share(tenant, capacity.slots).max(1)
-            || self.tenants.blocks(tenant) >= self.tenants.share(tenant, capacity.blocks).max(1)
+            || self.tenants.has_its_bytes(tenant, capacity.bytes)
     }
 
     fn capacity(&self) -> Capacity {
-        Capacity { slots: self.config.max_running, blocks: self.prefixes.groups().total() }
+        let bytes = self.tenants.bytes_of(&self.prefixes.groups().totals());
+        Capacity { slots: self.config.max_running, bytes }
     }
 
     fn try_admit(&mut self, id: SeqId) -> AdmitAttempt {
@@ -118,7 +119,7 @@ impl Scheduler {
                 self.admit(id);
                 return AdmitAttempt::Admitted;
             }
-            match self.gives_way(id, if has_slot { needed.total() } else { 0 }) {
+            match self.gives_way(id, if has_slot { self.tenants.bytes_of(&needed) } else { 0 }) {
                 Some(victim) => self.preempt(victim),
                 None if has_slot => return AdmitAttempt::TooBig,
                 None => return AdmitAttempt::NoSlot,
@@ -138,13 +139,13 @@ impl Scheduler {
 
     /// The sequence to preempt for a waiting one. A paused sequence yields to any other, and idle work yields to normal
     /// work. A sequence of a tenant beyond its fair share yields to tenants below theirs.
-    fn gives_way(&self, waiting: SeqId, needs_blocks: usize) -> Option<SeqId> {
+    fn gives_way(&self, waiting: SeqId, needs_bytes: usize) -> Option<SeqId> {
         let (sequences, tenants) = (&self.sequences, &self.tenants);
         let paused = self.running.paused_victim(sequences);
         let waiting = sequences.get(waiting).filter(|s| paused.is_none() && !s.is_idle_work());
         let Some(waiting) = waiting else { return paused };
         let idle = self.running.idle_victim(sequences, tenants);
-        idle.or_else(|| self.running.beyond_share(waiting, needs_blocks, self.capacity(), sequences, tenants))
+        idle.or_else(|| self.running.beyond_share(waiting, needs_bytes, self.capacity(), sequences, tenants))
     }
 
     fn admit(&mut self, id: SeqId) {

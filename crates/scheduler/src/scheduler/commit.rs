@@ -69,10 +69,10 @@ impl Scheduler {
         if self.prefixes.groups().layout().keeps_less() {
             let released = match stays {
                 true => self.prefixes.stay(sequence),
-                false => self.prefixes.advance(sequence).total(),
+                false => self.prefixes.advance(sequence),
             };
             let promises = self.prefixes.groups().promises(sequence.known().len(), &sequence.tables);
-            self.running.shrank(sequence, released, promises, &mut self.tenants);
+            self.running.shrank(sequence, &released, promises, &mut self.tenants);
         }
         if let Some(computed) = computed {
             self.waiting.wake_followers(id, computed, &mut self.sequences, &mut self.tenants);

@@ -53,10 +53,8 @@ impl Scheduler {
     /// Starts (`true`) or stops (`false`) counting a running sequence's slot and blocks for its tenant.
     fn count_running(&mut self, id: SeqId, begins: bool) {
         let Some(sequence) = self.sequences.get(id) else { return };
-        // The cast cannot overflow: a pool has fewer blocks than half of what a machine word can count.
-        let blocks = sequence.blocks_held() as isize;
         self.tenants.runs(sequence.tenant, Class::Normal, begins);
-        self.tenants.holds(sequence.tenant, Class::Normal, if begins { blocks } else { -blocks });
+        self.tenants.holds(sequence.tenant, Class::Normal, &sequence.tables.held(), begins);
     }
 
     /// The next tenant with idle work, and its sequence to raise. A running sequence comes before a waiting one.
