@@ -1,6 +1,7 @@
 //! Same bits, for every architecture. A seed chooses a checkpoint, its weights, keys and values, threads, chunks, room and
-//! company. Some checkpoints are made here, wide enough for blocks of 256 weights. Ids, log-probabilities and prompt scores of each job are those of the job alone. `HEADRACE_SEEDS=n` runs the
-//! seeds `0..n`. A failure prints its seed.
+//! company. Some checkpoints are made here, wide enough for blocks of 256 weights. Ids, log-probabilities and prompt scores
+//! of each job are those of the job alone, also after a restart: another engine, whose cache is empty, continues answers
+//! that were cut anywhere. `HEADRACE_SEEDS=n` runs the seeds `0..n`. A failure prints its seed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -183,11 +184,40 @@ fn jobs(rng: &mut Rng, vocab: usize) -> Vec<Job> {
         .collect()
 }
 
+/// Continues answers in an engine that begins with an empty cache, cut after a number of tokens that `rng` chooses.
+/// Returns how many.
+fn continue_after_restart(rng: &mut Rng, restarted: &mut Bench, whole: &[(Job, Answer)], what: &str) -> u64 {
+    // Prompt scores are sent once, and only an answer of one choice is continued.
+    let cut: Vec<_> = whole
+        .iter()
+        .filter(|(job, _)| job.sampling.prompt_logprobs.is_none())
+        .map(|(job, answer)| {
+            let answer = &answer.choices[&0];
+            let kept = 1 + rng.below(answer.ids.len() - 1);
+            let prompt: Vec<u32> = job.prompt.iter().chain(&answer.ids[..kept]).copied().collect();
+            let rest = Job { prompt: prompt.into(), generated: kept as u32, keys: None, ..job.clone() };
+            (kept, answer, restarted.submit(rest))
+        })
+        .collect();
+    let (kept, mut readers): (Vec<_>, Vec<_>) =
+        cut.into_iter().map(|(kept, answer, reader)| ((kept, answer), reader)).unzip();
+    restarted.run_unread(&mut readers);
+    for (reader, (kept, whole)) in readers.iter().zip(&kept) {
+        assert_eq!(reader.answer.error, None, "{what}, restarted after {kept} tokens");
+        let rest = &reader.answer.choices[&0];
+        assert_eq!(rest.ids, whole.ids[*kept..], "{what}, restarted after {kept} tokens");
+        assert_eq!(rest.logprobs, whole.logprobs[*kept..], "{what}, restarted after {kept} tokens");
+        assert_eq!(rest.reason, whole.reason, "{what}, restarted after {kept} tokens");
+    }
+    readers.len() as u64
+}
+
 /// Events of one case.
 #[derive(Default)]
 struct Seen {
     preempted: u64,
     cached: u64,
+    continued: u64,
     /// Whether weights were in Q4_K.
     wide_blocks: u64,
 }
@@ -218,6 +248,12 @@ fn run(seed: u64, sources: &[Source]) -> Option<Seen> {
             seen.cached += report.usage.cached_input;
         }
     }
+    // Loading again takes time, so half of the cases have a restart.
+    if rng.below(2) == 0 {
+        let mut restarted = bench(&checkpoint, &case, false);
+        let whole: Vec<_> = jobs.into_iter().zip(expected).collect();
+        seen.continued = continue_after_restart(&mut rng, &mut restarted, &whole, &what);
+    }
     Some(seen)
 }
 
@@ -226,7 +262,7 @@ fn every_architecture_has_the_same_bits_in_any_company() {
     let seeds = std::env::var("HEADRACE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SEEDS);
     let sources = sources();
     let next = AtomicU64::new(0);
-    let [preempted, cached, wide, cases] = [const { AtomicU64::new(0) }; 4];
+    let [preempted, cached, continued, wide, cases] = [const { AtomicU64::new(0) }; 5];
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -236,6 +272,7 @@ fn every_architecture_has_the_same_bits_in_any_company() {
             if let Some(seen) = run(seed, &sources) {
                 preempted.fetch_add(seen.preempted, Ordering::Relaxed);
                 cached.fetch_add(seen.cached, Ordering::Relaxed);
+                continued.fetch_add(seen.continued, Ordering::Relaxed);
                 wide.fetch_add(seen.wide_blocks, Ordering::Relaxed);
                 cases.fetch_add(1, Ordering::Relaxed);
             }
@@ -245,12 +282,14 @@ fn every_architecture_has_the_same_bits_in_any_company() {
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
         workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
-    let [preempted, cached, wide, cases] = [preempted, cached, wide, cases].map(AtomicU64::into_inner);
+    let [preempted, cached, continued, wide, cases] =
+        [preempted, cached, continued, wide, cases].map(AtomicU64::into_inner);
     println!(
-        "{cases} cases over {} checkpoints, {wide} in Q4_K: {preempted} preemptions, {cached} cached tokens",
+        "{cases} cases over {} checkpoints, {wide} in Q4_K: {preempted} preemptions, {cached} cached tokens, \
+         {continued} answers continued after a restart",
         sources.len()
     );
-    assert!(cases > seeds / 2 && preempted > 0 && cached > 0);
+    assert!(cases > seeds / 2 && preempted > 0 && cached > 0 && continued > cases);
     // Wide checkpoints are the last in turn.
     assert!(wide > 0 || seeds < sources.len() as u64);
 }

@@ -235,9 +235,12 @@ impl Bench {
     /// Steps until every job has ended. The readers read only when the engine can compute nothing more without that.
     /// Returns how often they read.
     pub(crate) fn run_unread(&mut self, readers: &mut [Reader]) -> usize {
-        let mut times = 0;
+        let (mut times, mut steps) = (0, 0);
         while readers.iter().any(|reader| reader.report.is_none()) {
-            while self.step() != Progress::Idle {}
+            while self.step() != Progress::Idle {
+                steps += 1;
+                assert!(steps < 100_000, "no end in sight");
+            }
             readers.iter_mut().for_each(Reader::pump);
             times += 1;
             assert!(times < 100_000, "no end in sight");
