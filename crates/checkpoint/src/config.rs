@@ -64,10 +64,11 @@ fn text_members(members: &Map<String, Value>, class: &str) -> Result<Map<String,
             text.insert(field.to_owned(), value.clone());
         }
     }
-    let model_type = text.get("model_type").and_then(Value::as_str).unwrap_or_default();
-    for (field, value) in text_defaults(model_type).as_object().into_iter().flatten() {
+    let model_type = text.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    for (field, value) in text_defaults(&model_type).as_object().into_iter().flatten() {
         text.entry(field.as_str()).or_insert_with(|| value.clone());
     }
+    set_fixed_values(&fields, &mut text, &model_type)?;
     Ok(text)
 }
 
@@ -87,7 +88,51 @@ fn text_defaults(model_type: &str) -> Value {
             json!({ "num_key_value_heads": 8, "rms_norm_eps": 1e-5 })
         }
         "qwen3_vl_text" => json!({ "max_position_embeddings": 128_000 }),
+        "qwen3_vl_moe_text" => json!({
+            "max_position_embeddings": 128_000, "num_experts_per_tok": 4, "num_key_value_heads": 16,
+        }),
+        "glm4v_text" => json!({ "max_position_embeddings": 32_768, "rms_norm_eps": 1e-5 }),
+        "glm4v_moe_text" => json!({ "attention_bias": true, "max_position_embeddings": 65_536 }),
         _ => Value::Null,
+    }
+}
+
+/// Sets what the class of a text model does in spite of its configuration, or computes from other fields.
+fn set_fixed_values(
+    fields: &Fields<'_>,
+    text: &mut Map<String, Value>,
+    model_type: &str,
+) -> Result<(), CheckpointError> {
+    match model_type {
+        "qwen3_vl_moe_text" => {
+            if let Some(value) = text.get("norm_topk_prob").filter(|value| value.as_bool() == Some(false)) {
+                return Err(fields.unsupported("text_config.norm_topk_prob", value, "true is"));
+            }
+            text.insert("norm_topk_prob".to_owned(), true.into());
+            if text.get("head_dim").is_none_or(Value::is_null) {
+                set_head_dim(text);
+            }
+        }
+        // The class has no field for the width of a head, and no share of a head that it assumes.
+        "glm4v_text" => {
+            set_head_dim(text);
+            let rope = ["rope_parameters", "rope_scaling"].iter().find_map(|field| text.get(*field));
+            let is_said = rope.is_some_and(|rope| rope.get("partial_rotary_factor").is_some());
+            if !is_said {
+                text.entry("partial_rotary_factor").or_insert_with(|| 1.0.into());
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Sets the width of a head to the hidden size divided by the heads, if both are there.
+fn set_head_dim(text: &mut Map<String, Value>) {
+    let number = |field: &str| text.get(field).and_then(Value::as_u64);
+    let width = number("hidden_size").zip(number("num_attention_heads"));
+    if let Some(width) = width.and_then(|(hidden, heads)| hidden.checked_div(heads)) {
+        text.insert("head_dim".to_owned(), width.into());
     }
 }
 

@@ -23,7 +23,7 @@ pub use layer::{AttentionConfig, LayerConfig, LayerRotary, MixerConfig, QueryGro
 pub use norm::{HeadNorm, NormConfig, NormKind};
 pub use recurrent::{ConvolutionConfig, DeltaConfig, MambaConfig, RateForm, ShortConvConfig, ValueHeadOrder};
 pub(crate) use refused::reason as refusal_reason;
-pub(crate) use source::{ElementForm, PartSource};
+pub(crate) use source::{ElementForm, PartSource, TensorFit};
 pub use source::{LinearConfig, RotaryPairs, RowPick, RowSource, SizeField, TensorSpec};
 pub use tail::{LayerInputNetwork, LayerInputsConfig, LayerTail};
 pub use uniform::UniformConfig;
@@ -102,12 +102,12 @@ impl ModelConfig {
         self.head.linear.is_none()
     }
 
-    /// Takes for every part the tensors that the checkpoint has, where it may be stored in two ways.
-    pub(crate) fn resolve(&mut self, has: &dyn Fn(&str) -> bool) {
+    /// Takes for every part the tensors that the checkpoint has, where it may be stored in several ways.
+    pub(crate) fn resolve(&mut self, fit: &dyn Fn(&TensorSpec) -> TensorFit) {
         for layer in &mut self.layers {
             match &mut layer.feed {
-                FeedForward::Experts(experts) => experts.resolve(has),
-                FeedForward::Both(both) => both.experts.resolve(has),
+                FeedForward::Experts(experts) => experts.resolve(fit),
+                FeedForward::Both(both) => both.experts.resolve(fit),
                 FeedForward::Gated(_) | FeedForward::Plain(_) | FeedForward::None => {}
             }
         }

@@ -41,7 +41,7 @@ pub(crate) fn read(source: &mut Source) -> Result<Parts, CheckpointError> {
     let mut weights = weights(source)?;
     weights.rename(|name| text_model_name(name, config.architecture));
     weights.find_recipes(scheme);
-    config.resolve(&|name| weights.tensors.contains_key(name) || weights.recipes.contains_key(name));
+    config.resolve(&|tensor| weights.fit(tensor));
     let format = Format::Safetensors;
     Ok(Parts {
         format,

@@ -101,10 +101,12 @@ impl Rope {
     /// Reads the one rotary embedding of all layers, and the share of a head that it rotates.
     pub(crate) fn read_partial(config: &Fields<'_>, default: f64) -> Result<(Self, f64), CheckpointError> {
         let outer = config.number("partial_rotary_factor", 0.0, 1.0)?;
-        let inner = match config.object("rope_parameters")? {
-            Some(fields) => fields.number("partial_rotary_factor", 0.0, 1.0)?,
-            None => None,
-        };
+        let mut inner = None;
+        for object in ["rope_parameters", "rope_scaling"] {
+            if let Some(fields) = config.object(object)? {
+                inner = inner.or(fields.number("partial_rotary_factor", 0.0, 1.0)?);
+            }
+        }
         Ok((Self::read_any(config, DEFAULT_THETA)?, inner.or(outer).unwrap_or(default)))
     }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::decoder::{LayerConfig, ModelConfig, RowPick};
+use crate::decoder::{LayerConfig, ModelConfig, RowPick, TensorFit, TensorSpec};
 use crate::error::{CheckpointError, shown};
 use crate::identity::Identity;
 use crate::inventory::{self, Required};
@@ -208,6 +208,16 @@ impl Weights {
             self.check_transposed(layer)?;
         }
         Ok(())
+    }
+
+    /// Whether the checkpoint has a tensor. Quantized matrices count as present, because their shape is not stored.
+    pub(crate) fn fit(&self, tensor: &TensorSpec) -> TensorFit {
+        match self.tensors.get(&tensor.name) {
+            Some(stored) if stored.shape == tensor.shape => TensorFit::Present,
+            _ if self.recipes.contains_key(&tensor.name) => TensorFit::Present,
+            Some(_) => TensorFit::OtherShape,
+            None => TensorFit::Absent,
+        }
     }
 
     /// Refuses a quantized matrix whose rows the architecture stores as columns: blocks go along the rows.

@@ -111,7 +111,8 @@ const ALL: &[ArchitectureNames] = &[
         .of("Llama 2 to 3.3, TinyLlama, Yi, R1 distillations to Llama"),
     named(Architecture::Qwen2, "Qwen2ForCausalLM", "qwen2", "qwen2", 32_768)
         .of("Qwen2, Qwen2.5, QwQ, R1 distillations to Qwen"),
-    named(Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3", "qwen3", 32_768).of("Qwen3 0.6B to 32B"),
+    named(Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3", "qwen3", 32_768)
+        .of("Qwen3 0.6B to 32B, Qwen3-VL 2B to 32B (text)"),
     named(Architecture::SmolLm3, "SmolLM3ForCausalLM", "smollm3", "smollm3", 32_768).of("SmolLM3"),
     named(Architecture::Gemma, "GemmaForCausalLM", "gemma", "gemma", 8_192).of("Gemma 1"),
     named(Architecture::Gemma2, "Gemma2ForCausalLM", "gemma2", "gemma2", 8_192).of("Gemma 2"),
@@ -139,12 +140,12 @@ const ALL: &[ArchitectureNames] = &[
     named(Architecture::StableLm, "StableLmForCausalLM", "stablelm", "stablelm", 4_096).of("StableLM 2"),
     named(Architecture::Nemotron, "NemotronForCausalLM", "nemotron", "nemotron", 4_096)
         .of("Nemotron 4, Minitron"),
-    named(Architecture::Glm4, "Glm4ForCausalLM", "glm4", "glm4", 131_072).of("GLM-4 0414"),
+    named(Architecture::Glm4, "Glm4ForCausalLM", "glm4", "glm4", 131_072).of("GLM-4 0414, GLM-4.1V (text)"),
     named(Architecture::Mixtral, "MixtralForCausalLM", "mixtral", "llama", 131_072).of("Mixtral 8x7B, 8x22B"),
     named(Architecture::Qwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe", "qwen2moe", 32_768)
         .of("Qwen1.5-MoE, Qwen2-57B-A14B"),
     named(Architecture::Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe", "qwen3moe", 32_768)
-        .of("Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B"),
+        .of("Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, Qwen3-235B-A22B, Qwen3-VL-30B-A3B and 235B-A22B (text)"),
     named(Architecture::OlMoe, "OlmoeForCausalLM", "olmoe", "olmoe", 4_096).of("OLMoE"),
     named(Architecture::GptOss, "GptOssForCausalLM", "gpt_oss", "gpt-oss", 131_072)
         .of("gpt-oss, in MXFP4 and bf16"),
@@ -175,7 +176,7 @@ const ALL: &[ArchitectureNames] = &[
     named(Architecture::Glm4MoeLite, "Glm4MoeLiteForCausalLM", "glm4_moe_lite", "deepseek2", 202_752)
         .of("GLM-4.7-Flash"),
     named(Architecture::Glm4Moe, "Glm4MoeForCausalLM", "glm4_moe", "glm4moe", 131_072)
-        .of("GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7"),
+        .of("GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7, GLM-4.5V (text)"),
 ];
 
 /// Architectures that GGUF files are read of.
@@ -227,6 +228,8 @@ const GGUF: &[Architecture] = &[
 const WITH_TEXT_MODEL: &[&str] = &[
     "Gemma3ForConditionalGeneration",
     "Gemma4ForConditionalGeneration",
+    "Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration",
     "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",
     "LightOnOcrForConditionalGeneration",
@@ -237,6 +240,7 @@ const WITH_TEXT_MODEL: &[&str] = &[
     "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
     "Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
@@ -249,13 +253,21 @@ const TEXT_MODEL_TYPES: &[(&str, Architecture)] = &[
     ("qwen2_5_vl", Architecture::Qwen2),
     ("qwen2_5_vl_text", Architecture::Qwen2),
     ("qwen3_vl_text", Architecture::Qwen3),
+    ("qwen3_vl_moe_text", Architecture::Qwen3Moe),
+    ("glm4v_text", Architecture::Glm4),
+    ("glm4v_moe_text", Architecture::Glm4Moe),
 ];
 
 /// Further values of `model_type` that files of a class have.
 const OTHER_MODEL_TYPES: &[(&str, Architecture)] = &[("kimi_k2", Architecture::DeepseekV3)];
 
 /// Further names that GGUF files of a class have.
-const OTHER_GGUF_NAMES: &[(&str, Architecture)] = &[("nemotron_h_moe", Architecture::NemotronH)];
+const OTHER_GGUF_NAMES: &[(&str, Architecture)] = &[
+    ("nemotron_h_moe", Architecture::NemotronH),
+    ("qwen2vl", Architecture::Qwen2),
+    ("qwen3vl", Architecture::Qwen3),
+    ("qwen3vlmoe", Architecture::Qwen3Moe),
+];
 
 const fn named(
     architecture: Architecture,

@@ -2,7 +2,7 @@
 //! not know architectures.
 
 use super::norm::NormConfig;
-use super::source::{LinearConfig, PartSource, RowSource};
+use super::source::{LinearConfig, PartSource, RowSource, TensorFit, TensorSpec};
 
 /// A feed-forward network.
 #[derive(Debug, Clone, PartialEq)]
@@ -262,12 +262,12 @@ impl ExpertMixture {
     }
 
     /// Takes for every expert the tensors that the checkpoint has, where it may be stored in two ways.
-    pub(crate) fn resolve(&mut self, has: &dyn Fn(&str) -> bool) {
+    pub(crate) fn resolve(&mut self, fit: &dyn Fn(&TensorSpec) -> TensorFit) {
         for ExpertConfig { gate, up, down } in &mut self.experts {
             for linear in gate.iter_mut().chain([up, down]) {
-                linear.weight.resolve(has);
+                linear.weight.resolve(fit);
                 if let Some(bias) = &mut linear.bias {
-                    bias.resolve(has);
+                    bias.resolve(fit);
                 }
             }
         }

@@ -104,6 +104,17 @@ pub struct RowSource {
     pub otherwise: Option<Box<RowSource>>,
 }
 
+/// Whether a checkpoint has a tensor, from the worst to the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TensorFit {
+    /// It does not exist.
+    Absent,
+    /// A tensor with this name has another shape.
+    OtherShape,
+    /// It exists.
+    Present,
+}
+
 /// Heads whose rotated pairs are neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RotaryPairs {
@@ -155,13 +166,17 @@ impl RowSource {
         }
     }
 
-    /// Takes the other source if only that one exists.
-    pub(crate) fn resolve(&mut self, has: &dyn Fn(&str) -> bool) {
-        if let Some(other) = self.otherwise.take()
-            && !has(&self.tensor.name)
-            && has(&other.tensor.name)
-        {
-            *self = *other;
+    /// Takes the first source whose tensor exists, and of two sources with one name the one whose shape fits.
+    pub(crate) fn resolve(&mut self, fit: &dyn Fn(&TensorSpec) -> TensorFit) {
+        let mut best = fit(&self.tensor);
+        let mut next = self.otherwise.take();
+        while let Some(mut other) = next {
+            next = other.otherwise.take();
+            let fit = fit(&other.tensor);
+            if fit > best {
+                best = fit;
+                *self = *other;
+            }
         }
     }
 }

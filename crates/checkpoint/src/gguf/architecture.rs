@@ -309,6 +309,10 @@ const ALL: &[GgufArchitecture] = &[
     },
     plain("qwen2", Architecture::Qwen2),
     plain("qwen3", Architecture::Qwen3),
+    // The text models of models that also take images. Their sections of positions are equal for text.
+    plain("qwen2vl", Architecture::Qwen2),
+    plain("qwen3vl", Architecture::Qwen3),
+    GgufArchitecture { experts: Some(QWEN_EXPERTS), ..plain("qwen3vlmoe", Architecture::Qwen3Moe) },
     GgufArchitecture { is_permuted: true, ..plain("smollm3", Architecture::SmolLm3) },
     plain("gemma", Architecture::Gemma),
     GgufArchitecture {

@@ -503,6 +503,15 @@ fn refuse_unsupported(
         }
     }
     gating(meta, row)?;
+    let sections = key(row, "rope.dimension_sections");
+    // The converter reorders the queries and keys of GLM-4.1V, which other files of `glm4` have not.
+    if let Some(value) = meta.get(&sections).filter(|_| row.architecture == Architecture::Glm4) {
+        return Err(meta.unsupported(
+            &sections,
+            value,
+            "a file without sections is, or a directory of GLM-4.1V",
+        ));
+    }
     let causal = key(row, "attention.causal");
     match (meta.flag(&causal)?, meta.get(&causal)) {
         (Some(false), Some(value)) => Err(meta.unsupported(&causal, value, "causal attention is")),

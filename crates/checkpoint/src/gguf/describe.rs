@@ -80,7 +80,8 @@ pub fn describe(config: &ModelConfig) -> Result<FileDescription, CheckpointError
     let has_experts = config.layers.iter().any(|layer| matches!(layer.feed, FeedForward::Experts(_)));
     let mut rows = architecture.gguf_names().filter_map(GgufArchitecture::named);
     let first = rows.next().filter(|_| architecture.is_read_from_gguf());
-    let Some(row) = rows.find(|row| has_experts && row.experts.is_some()).or(first) else {
+    let fitting = first.filter(|row| !has_experts || row.experts.is_some());
+    let Some(row) = fitting.or_else(|| rows.find(|row| row.experts.is_some())).or(first) else {
         return Err(refused("architectures", architecture.hf_name(), "a class that is read from GGUF"));
     };
     let rope_factors = RotaryFactors::of(row, config);

@@ -36,6 +36,8 @@ fn stacked(small: Small, parts: &[(&str, usize)]) -> Small {
     })
 }
 
+/// Elements of a head of the smallest model.
+const HEAD_DIM: usize = 16;
 const APART: [(&str, usize); 3] = [("gate", 32), ("up", 32), ("down", 32)];
 
 fn window(checkpoint: &Checkpoint) -> Option<usize> {
@@ -65,6 +67,35 @@ fn windows_and_experts_choose_the_class() {
     ] {
         let checkpoint = file.open().unwrap();
         assert_eq!((checkpoint.config().architecture, window(&checkpoint)), (expected, keys));
+    }
+}
+
+#[test]
+fn text_models_of_models_for_images_are_those_of_texts_alone() {
+    let sections = |name: &str, file: Small| {
+        let list = Setting::Numbers(Numbers::of_i32(&[2, 1, 1, 0]));
+        let deep = Setting::U32(3);
+        file.set(&format!("{name}.rope.dimension_sections"), list)
+            .set(&format!("{name}.n_deepstack_layers"), deep)
+    };
+    let normed = |small: Small| {
+        ["attn_q_norm", "attn_k_norm"]
+            .iter()
+            .fold(small, |small, norm| small.tensor(&format!("blk.0.{norm}.weight"), DType::F32, &[HEAD_DIM]))
+    };
+    let biased = |small: Small| {
+        ["attn_q", "attn_k", "attn_v"]
+            .iter()
+            .fold(small, |small, part| small.tensor(&format!("blk.0.{part}.bias"), DType::F32, &[32]))
+    };
+    let moe = |name| normed(stacked(mixture(name), &APART));
+    for (name, file, alone) in [
+        ("qwen2vl", biased(small("qwen2vl")), biased(small("qwen2"))),
+        ("qwen3vl", normed(small("qwen3vl")), normed(small("qwen3"))),
+        ("qwen3vlmoe", moe("qwen3vlmoe"), moe("qwen3moe")),
+    ] {
+        let within = sections(name, file).open().unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(within.config(), alone.open().unwrap().config(), "{name}");
     }
 }
 
@@ -281,6 +312,12 @@ fn refusals_name_the_key_or_tensor_of_the_file() {
             "window",
             number("qwen2", "attention.sliding_window", 4),
             &["qwen2.attention.sliding_window", "4 is not"][..],
+        ),
+        (
+            "reordered queries and keys",
+            number("glm4", "rope.dimension_count", 8)
+                .set("glm4.rope.dimension_sections", list(&[1, 1, 2, 0])),
+            &["glm4.rope.dimension_sections", "GLM-4.1V"],
         ),
         ("base", float("gemma3", "rope.freq_base_swa", -1.0), &["gemma3.rope.freq_base_swa", "found -1"]),
         (

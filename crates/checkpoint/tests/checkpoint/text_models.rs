@@ -55,6 +55,56 @@ fn a_text_model_within_another_is_the_model_alone() {
 }
 
 #[test]
+fn text_models_have_the_defaults_of_their_own_classes() {
+    // Qwen3-VL-MoE always divides the weights of the chosen experts by their sum, and derives the width of a head.
+    let experts = json!({
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": null, "num_experts": 6, "moe_intermediate_size": 20,
+        "norm_topk_prob": true, "num_experts_per_tok": 2, "head_dim": 16,
+    });
+    let own = read(&text(experts.clone())).unwrap();
+    let mut vision = experts;
+    for (field, value) in [
+        ("architectures", json!(null)),
+        ("model_type", json!("qwen3_vl_moe_text")),
+        ("norm_topk_prob", json!(null)),
+    ] {
+        vision[field] = value;
+    }
+    let class = "Qwen3VLMoeForConditionalGeneration";
+    assert_eq!(read(&wrapped(class, &text(vision.clone()))).unwrap(), own);
+    vision["head_dim"] = json!(null);
+    let derived = read(&wrapped(class, &text(vision.clone()))).unwrap();
+    let usual = text(json!({}));
+    let expected = usual["hidden_size"].as_u64().unwrap() / usual["num_attention_heads"].as_u64().unwrap();
+    assert_eq!(derived.rotary[0].width as u64, expected);
+    vision["norm_topk_prob"] = json!(false);
+    let error = read(&wrapped(class, &text(vision))).unwrap_err().to_string();
+    assert!(error.contains("norm_topk_prob") && error.contains("true is"), "{error}");
+    // GLM-4.1V rotates whole heads if the file does not say a share, and GLM-4.5V half of each.
+    for (class, model_type, share) in [
+        ("Glm4vForConditionalGeneration", "glm4v_text", 1),
+        ("Glm4vMoeForConditionalGeneration", "glm4v_moe_text", 2),
+    ] {
+        let mut glm = text(json!({
+            "architectures": null, "model_type": model_type, "n_routed_experts": 6, "moe_intermediate_size": 20,
+            "num_experts_per_tok": 2, "head_dim": null,
+        }));
+        if share == 1 {
+            let members = glm.as_object_mut().unwrap();
+            members.retain(|field, _| !field.contains("expert") && !field.starts_with("moe"));
+        }
+        let rotated = |glm: &Value| read(&wrapped(class, glm)).unwrap().rotary[0].width as u64;
+        assert_eq!(rotated(&glm), expected / share, "{class}");
+        for object in ["rope_parameters", "rope_scaling"] {
+            let mut other = glm.clone();
+            other[object] =
+                json!({"rope_type": "default", "mrope_section": [1], "partial_rotary_factor": 0.25});
+            assert_eq!(rotated(&other), expected / 4, "{class}, {object}");
+        }
+    }
+}
+
+#[test]
 fn the_first_files_of_qwen_vl_have_no_object_for_the_text_model() {
     for (class, model_type) in [
         ("Qwen2VLForConditionalGeneration", "qwen2_vl"),

@@ -80,11 +80,21 @@ MODELS = {
 TOWER = dict(hidden_size=16, num_attention_heads=2, intermediate_size=24, num_hidden_layers=1, image_size=28, patch_size=14)
 SECTIONS = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 2, 2])
 QWEN_TOWER = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=24, out_hidden_size=48)
+GLM_TOWER = dict(depth=1, hidden_size=16, num_heads=2, intermediate_size=24, out_hidden_size=64, image_size=28, patch_size=14)
 WITH_TEXT_MODEL = {
     "qwen25-vl": ("Qwen2_5_VL", dict(GROUPED, rope_parameters=SECTIONS), dict(QWEN_TOWER, fullatt_block_indexes=[0])),
     "qwen3-vl": ("Qwen3VL", dict(GROUPED, head_dim=12, rope_parameters=dict(SECTIONS, mrope_interleaved=True)),
                  dict(QWEN_TOWER, deepstack_visual_indexes=[0], num_position_embeddings=16)),
     "smolvlm": ("SmolVLM", dict(GROUPED, model_type="llama"), TOWER),
+    "qwen3-vl-moe": ("Qwen3VLMoe", dict(GROUPED, **EXPERTS, head_dim=12, moe_intermediate_size=20, mlp_only_layers=[1],
+                                        rope_parameters=dict(SECTIONS, mrope_interleaved=True)),
+                     dict(QWEN_TOWER, deepstack_visual_indexes=[0], num_position_embeddings=16)),
+    "glm4v": ("Glm4v", dict(GROUPED, hidden_size=64, rope_parameters=dict(SECTIONS, mrope_section=[1, 1, 2],
+                                                                          partial_rotary_factor=0.5)), GLM_TOWER),
+    "glm4v-moe": ("Glm4vMoe", dict(GROUPED, hidden_size=64, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=20,
+                                   n_group=2, topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5,
+                                   rope_parameters=dict(SECTIONS, mrope_section=[1, 1, 2], partial_rotary_factor=0.5)),
+                  GLM_TOWER),
 }
 
 
@@ -169,7 +179,11 @@ def old_spelling_with_text(config):
 def new_model(name):
     if name in WITH_TEXT_MODEL:
         kind, more, tower = WITH_TEXT_MODEL[name]
-        image = dict(image_token_id=190) | (dict(video_token_id=189, vision_start_token_id=188, vision_end_token_id=187) if "VL" in kind and kind != "SmolVLM" else {})
+        image = dict(image_token_id=190)
+        if kind.startswith("Qwen"):
+            image |= dict(video_token_id=189, vision_start_token_id=188, vision_end_token_id=187)
+        if kind.startswith("Glm"):
+            image |= dict(video_token_id=189, image_start_token_id=188, image_end_token_id=187, video_start_token_id=186, video_end_token_id=185)
         config = getattr(transformers, f"{kind}Config")(text_config={**SIZES, **more}, vision_config=tower, tie_word_embeddings=False, **image)
         end = "ForConditionalGeneration"
     else:

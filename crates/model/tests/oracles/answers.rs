@@ -12,7 +12,7 @@ use crate::support::{
     expected, greedy, load, same_bits,
 };
 
-const CHECKPOINTS: [&str; 70] = [
+const CHECKPOINTS: [&str; 73] = [
     "cohere",
     "cohere2",
     "deepseek-v2",
@@ -30,6 +30,8 @@ const CHECKPOINTS: [&str; 70] = [
     "glm4",
     "glm4-moe",
     "glm4-moe-lite",
+    "glm4v",
+    "glm4v-moe",
     "gpt-neox",
     "gpt-neox-serial",
     "gpt-oss",
@@ -75,6 +77,7 @@ const CHECKPOINTS: [&str; 70] = [
     "qwen3-next",
     "qwen3-tied",
     "qwen3-vl",
+    "qwen3-vl-moe",
     "qwen35",
     "qwen35-cond",
     "qwen35-moe",

@@ -70,15 +70,37 @@ pub(super) fn experts(
     let linear = |expert: usize, part: &str, outputs: SizeField, inputs: SizeField, stacked: RowSource| {
         let own =
             LinearConfig::own(&parts.name(&format!("{experts}.{expert}.{part}")), outputs, inputs, false);
-        let otherwise = Some(Box::new(RowSource { expert: Some(expert), ..stacked }));
+        let of_expert = |source: RowSource| Box::new(RowSource { expert: Some(expert), ..source });
+        let transposed = stacked.otherwise.map(|source| of_expert(*source));
+        let otherwise = Some(of_expert(RowSource { otherwise: transposed, ..stacked }));
         LinearConfig { weight: RowSource { otherwise, ..own.weight }, ..own }
     };
-    let gate_up = |first| RowSource {
-        pick: RowPick::Grouped { group: both.size, first, count: inner.size },
-        ..RowSource::whole(parts.name(&format!("{experts}.gate_up_proj")), &[of.count, both, hidden])
+    let stacked = |part: &str, dimensions: [SizeField; 2], pick| {
+        let [outer, inner] = dimensions;
+        let name = parts.name(&format!("{experts}.{part}"));
+        RowSource { pick, ..RowSource::whole(name, &[of.count, outer, inner]) }
     };
-    let each_down =
-        || RowSource::whole(parts.name(&format!("{experts}.down_proj")), &[of.count, hidden, inner]);
+    // Files of Qwen3-VL have the same names for inputs × outputs.
+    let gate_up = |first| RowSource {
+        otherwise: Some(Box::new(stacked(
+            "gate_up_proj",
+            [hidden, both],
+            RowPick::Transposed { first, step: 1, count: inner.size },
+        ))),
+        ..stacked(
+            "gate_up_proj",
+            [both, hidden],
+            RowPick::Grouped { group: both.size, first, count: inner.size },
+        )
+    };
+    let each_down = || RowSource {
+        otherwise: Some(Box::new(stacked(
+            "down_proj",
+            [inner, hidden],
+            RowPick::Transposed { first: 0, step: 1, count: hidden.size },
+        ))),
+        ..stacked("down_proj", [hidden, inner], RowPick::All)
+    };
     (0..of.count.size)
         .map(|expert| ExpertConfig {
             gate: Some(linear(expert, gate, inner, hidden, gate_up(0))),
