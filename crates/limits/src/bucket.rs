@@ -6,6 +6,10 @@ use std::time::Duration;
 use headrace_domain::UnixNanos;
 use smallvec::SmallVec;
 
+use crate::part::LimitPart;
+
+mod moves;
+
 /// Parts per token. With 60·10⁹ parts per token, a limit of n tokens per minute refills exactly n parts per nanosecond,
 /// so nothing is ever rounded.
 const PARTS: u128 = 60_000_000_000;
@@ -18,6 +22,9 @@ const OUT_OF_ORDER_NANOS: u64 = 1_000_000_000;
 /// refilled it meanwhile.
 const SLICE_NANOS: u64 = 5_000_000_000;
 
+/// How long a part of a limit takes to come from other gateways, at most.
+pub(crate) const SHARE_MOVE: Duration = Duration::from_secs(3);
+
 /// Maximum number of entries in [`LowWater`]. With more open charges, a give-back may return too little but never too much.
 const MAX_LOWS: usize = 64;
 
@@ -29,7 +36,11 @@ const MAX_LOWS: usize = 64;
 /// reflection is what forgets.) The bucket therefore remembers those lows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TokenBucket {
-    /// Limit per minute under which `missing` was last computed.
+    /// The part of the limit that belongs to this process.
+    part: LimitPart,
+    /// The limit per minute, over all processes, as calls last named it. Zero before the first call.
+    whole: u64,
+    /// This process's part of `whole`, under which `missing` was last computed.
     limit: u64,
     /// Parts missing at time `at`.
     missing: u128,
@@ -38,6 +49,17 @@ pub(crate) struct TokenBucket {
     /// The bucket starts empty and refills from slices of a shared limit, not with time.
     is_leased: bool,
     lows: LowWater,
+    /// What calls asked for since the last exchange of shares. Counted only while the slot is watched.
+    demand: RateDemand,
+}
+
+/// What calls asked of one bucket between two exchanges of shares.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RateDemand {
+    /// The tokens or requests of all calls, admitted or not.
+    pub(crate) asked: u64,
+    /// The largest call that did not fit. Zero if none was refused.
+    pub(crate) needed: u64,
 }
 
 /// Identifies a charge by its number in the bucket's order of charges.
@@ -59,8 +81,18 @@ impl TokenBucket {
         Self { is_leased: true, ..Self::default() }
     }
 
-    /// Refills up to `now` and switches to `limit`.
+    /// Creates a full bucket for a part of a limit.
+    pub(crate) fn for_part(part: LimitPart) -> Self {
+        Self { part, ..Self::default() }
+    }
+
+    /// Refills up to `now` and switches to this process's part of `limit`.
     pub(crate) fn advance(&mut self, limit: u64, now: UnixNanos) {
+        self.whole = limit;
+        self.advance_part(self.part.of(limit), now);
+    }
+
+    fn advance_part(&mut self, limit: u64, now: UnixNanos) {
         self.missing = self.missing_at(limit, now);
         if limit != self.limit || self.has_lapsed(now) {
             // Open charges were counted under the old limit or in an old slice. Treating all of them as refilled keeps
@@ -75,7 +107,7 @@ impl TokenBucket {
 
     /// Refills up to `now` under the current limit.
     pub(crate) fn refill(&mut self, now: UnixNanos) {
-        self.advance(self.limit, now);
+        self.advance_part(self.limit, now);
     }
 
     /// Parts that are missing at `now` under `limit`.
@@ -123,14 +155,22 @@ impl TokenBucket {
 
     /// Checks whether `cost` fits at `now`, and takes nothing.
     pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), BucketWait> {
-        let after = self.missing_at(limit, now).saturating_add(parts(cost));
-        let Some(over) = after.checked_sub(parts(limit)).filter(|&over| over > 0) else {
+        let part = self.part.of(limit);
+        let after = self.missing_at(part, now).saturating_add(parts(cost));
+        let Some(over) = after.checked_sub(parts(part)).filter(|&over| over > 0) else {
             return Ok(());
         };
         if cost > limit {
             return Err(BucketWait::Forever);
         }
-        Err(BucketWait::For(Duration::from_nanos(div_ceil(over, limit.max(1)))))
+        let wait = Duration::from_nanos(div_ceil(over, part.max(1)));
+        if part == limit {
+            return Err(BucketWait::For(wait));
+        }
+        // If no other call comes, the rest of the limit moves here meanwhile.
+        let of_whole = Duration::from_nanos(div_ceil(over, limit));
+        let moved = of_whole.max(SHARE_MOVE);
+        Err(BucketWait::For(if cost > part { moved } else { wait.min(moved) }))
     }
 
     /// Takes `cost` for good, even if it does not fit.
@@ -160,12 +200,19 @@ impl TokenBucket {
 
     /// The amount missing at `now`.
     pub(crate) fn missing(&self, limit: u64, now: UnixNanos) -> MissingAmount {
-        MissingAmount { parts: self.missing_at(limit, now), limit }
+        let part = self.part.of(limit);
+        MissingAmount { parts: self.missing_at(part, now), limit: part }
     }
 
     /// Tokens missing at `now`, rounded up.
     pub(crate) fn used(&self, limit: u64, now: UnixNanos) -> u64 {
         self.missing(limit, now).tokens()
+    }
+
+    /// This process's part of `limit`, or `None` if it has all of it.
+    pub(crate) fn part_of(&self, limit: u64) -> Option<u64> {
+        let part = self.part.of(limit);
+        (self.part != LimitPart::WHOLE && part != limit).then_some(part)
     }
 
     /// Returns `true` if a new bucket would have the same state.
@@ -187,6 +234,11 @@ impl MissingAmount {
         div_ceil(self.parts, PARTS as u64)
     }
 
+    /// What would pass now, in tokens.
+    pub(crate) fn left(self) -> u64 {
+        self.limit.saturating_sub(self.tokens())
+    }
+
     /// Time until the bucket is full.
     pub(crate) fn until_full(self) -> Duration {
         Duration::from_nanos(div_ceil(self.parts, self.limit.max(1)))
@@ -202,7 +254,7 @@ fn div_ceil(parts: u128, by: u64) -> u64 {
     }
 }
 
-const fn parts(tokens: u64) -> u128 {
+pub(crate) const fn parts(tokens: u64) -> u128 {
     // At most 2⁶⁴ · 2³⁶, which fits in 128 bits.
     tokens as u128 * PARTS
 }

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use headrace_domain::{Code, RequestId, UnixNanos};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::bucket::{BucketWait, ChargeNumber, MissingAmount, TokenBucket};
+use crate::bucket::{BucketWait, ChargeNumber, MissingAmount, SHARE_MOVE, TokenBucket};
 use crate::held::{LeaseCharges, LeaseTable, Shares, SlotCharge};
 use crate::quota::{LimitQuota, QuotaSource};
 use crate::slot::{CallCost, ScopeSlot, SlotCounters, SlotTable};
@@ -27,7 +27,7 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// All counters of the process. Cheap to clone: clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    inner: Arc<LimitTable>,
+    pub(crate) inner: Arc<LimitTable>,
 }
 
 /// Sizes and counts, for metrics.
@@ -48,15 +48,15 @@ pub struct LimitMetrics {
 /// The remaining limits, from the scope with the least left. Source of the `x-ratelimit-*` headers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateStanding {
-    /// Limit in requests per minute. `None` if no scope limits requests.
+    /// Limit in requests per minute, over all gateways. `None` if no scope limits requests.
     pub limit_requests: Option<u64>,
-    /// Requests that would pass now.
+    /// Requests that would pass now, at this gateway.
     pub remaining_requests: Option<u64>,
     /// Time until `limit_requests` requests would pass.
     pub reset_requests: Duration,
-    /// Limit in tokens per minute. `None` if no scope limits tokens.
+    /// Limit in tokens per minute, over all gateways. `None` if no scope limits tokens.
     pub limit_tokens: Option<u64>,
-    /// Tokens that would pass now.
+    /// Tokens that would pass now, at this gateway.
     pub remaining_tokens: Option<u64>,
     /// Time until `limit_tokens` tokens would pass.
     pub reset_tokens: Duration,
@@ -80,7 +80,7 @@ impl Limits {
         Self::of(LimitQuota::Shared(source), lifetime)
     }
 
-    fn of(quota: LimitQuota, lifetime: Duration) -> Self {
+    pub(crate) fn of(quota: LimitQuota, lifetime: Duration) -> Self {
         Self {
             inner: Arc::new(LimitTable {
                 slots: SlotTable::new(),
@@ -90,6 +90,7 @@ impl Limits {
                 abandoned: AtomicU64::new(0),
                 expired: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
+                watched: Mutex::default(),
             }),
         }
     }
@@ -127,10 +128,10 @@ impl Limits {
         for (scope, spec) in scopes.iter().filter(|(_, spec)| !spec.is_unlimited()) {
             match self.inner.slots.find(scope) {
                 Some(slot) => tightest.see(&slot.counters.lock(), spec, now),
-                None => tightest.see(&SlotCounters::default(), spec, now),
+                None => tightest.see(&SlotCounters::for_spec(&self.inner.quota, spec), spec, now),
             }
         }
-        tightest.standing()
+        tightest.standing(self.inner.has_lapsed(now))
     }
 
     /// Ends expired leases and drops the counters of idle scopes. Call it every few seconds.
@@ -165,7 +166,7 @@ impl Lease {
         for share in &self.held.taken.lock().shares {
             tightest.see(&share.slot.counters.lock(), &share.spec, now);
         }
-        tightest.standing()
+        tightest.standing(self.inner.has_lapsed(now))
     }
 
     /// Takes `tokens` tokens from every scope of the lease. Also takes a request, a place and `tokens` tokens from each
@@ -204,7 +205,7 @@ impl Lease {
         let mut taken = self.held.taken.lock();
         if let Some(tokens) = tokens
             && more.iter().all(|(_, spec)| spec.is_unlimited())
-            && take_here(&mut taken, tokens, now)
+            && self.inner.take_here(&mut taken, tokens, now)
         {
             self.held.expires.store(now.after(self.inner.lifetime).get(), Ordering::Relaxed);
             return Ok(());
@@ -216,11 +217,20 @@ impl Lease {
         loop {
             let picked = self.inner.pick(&taken.shares, more);
             let Some(mut counters) = lock_all(&picked) else { continue };
-            if let LimitQuota::Shared(source) = &self.inner.quota {
-                for (pick, counters) in picked.iter().zip(&mut counters) {
-                    if !(pick.entered && only_new) {
-                        let cost = CallCost { requests: u64::from(!pick.entered), tokens: asked };
-                        counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
+            match &self.inner.quota {
+                LimitQuota::Local => {}
+                LimitQuota::Gateways(state) => {
+                    picked
+                        .iter()
+                        .zip(&mut counters)
+                        .for_each(|(pick, counters)| counters.begin(state, &pick.spec));
+                }
+                LimitQuota::Shared(source) => {
+                    for (pick, counters) in picked.iter().zip(&mut counters) {
+                        if !(pick.entered && only_new) {
+                            let cost = CallCost { requests: u64::from(!pick.entered), tokens: asked };
+                            counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
+                        }
                     }
                 }
             }
@@ -232,7 +242,14 @@ impl Lease {
                     false => worst.see(pick, counters, ScopeAsk { tokens: asked, place: true }, now),
                 }
             }
+            worst.see_lapse(&self.inner, &picked, now);
             if let Some(mut refusal) = worst.0.map(|(_, refusal)| refusal) {
+                for (pick, counters) in
+                    picked.iter().zip(&mut counters).filter(|(pick, _)| !(pick.entered && only_new))
+                {
+                    let cost = CallCost { requests: u64::from(!pick.entered), tokens: asked };
+                    self.inner.note_refused(&pick.slot, counters, &pick.spec, cost, now);
+                }
                 let next = picked.iter().zip(&counters).filter_map(|(pick, counters)| {
                     match counters.requests.fits(u64::from(pick.spec.requests_per_minute?), 1, now) {
                         Err(BucketWait::For(wait)) => Some(wait),
@@ -257,6 +274,8 @@ impl Lease {
                     counters.tokens.advance(limit, now);
                     share.tokens = Some(counters.tokens.charge(tokens));
                 }
+                let cost = CallCost { requests: u64::from(!pick.entered), tokens };
+                self.inner.note_admitted(&pick.slot, counters, cost);
             }
             *held = Some(tokens);
             self.held.expires.store(now.after(self.inner.lifetime).get(), Ordering::Relaxed);
@@ -282,21 +301,36 @@ impl LimitTable {
         loop {
             let picked = self.pick(&[], scopes);
             let Some(mut counters) = lock_all(&picked) else { continue };
-            if let LimitQuota::Shared(source) = &self.quota {
-                let cost = CallCost { requests: 1, tokens: ask.tokens };
-                for (pick, counters) in picked.iter().zip(&mut counters) {
-                    counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
+            match &self.quota {
+                LimitQuota::Local => {}
+                LimitQuota::Gateways(state) => {
+                    picked
+                        .iter()
+                        .zip(&mut counters)
+                        .for_each(|(pick, counters)| counters.begin(state, &pick.spec));
+                }
+                LimitQuota::Shared(source) => {
+                    let cost = CallCost { requests: 1, tokens: ask.tokens };
+                    for (pick, counters) in picked.iter().zip(&mut counters) {
+                        counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
+                    }
                 }
             }
             let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 worst.see(pick, counters, ask, now);
             }
+            worst.see_lapse(self, &picked, now);
             if let Some((_, refusal)) = worst.0 {
+                let cost = CallCost { requests: 1, tokens: ask.tokens };
+                for (pick, counters) in picked.iter().zip(&mut counters) {
+                    self.note_refused(&pick.slot, counters, &pick.spec, cost, now);
+                }
                 return Err(self.refuse(refusal));
             }
             for (pick, counters) in picked.iter().zip(&mut counters) {
                 enter(pick, counters, ask.place, now);
+                self.note_admitted(&pick.slot, counters, CallCost { requests: 1, tokens: 0 });
             }
             drop(counters);
             return Ok(picked
@@ -327,6 +361,38 @@ impl LimitTable {
         picked
     }
 
+    /// Takes tokens from the lease's own scopes if they fit in all of them. Otherwise takes nothing and returns `false`;
+    /// the caller then checks each scope. A fast path, since most calls enter no further scope.
+    fn take_here(&self, taken: &mut LeaseCharges, tokens: u64, now: UnixNanos) -> bool {
+        let LeaseCharges { tokens: held, shares, .. } = taken;
+        if !shares.is_sorted_by_key(|share| share.slot.number) || self.has_lapsed(now) {
+            return false;
+        }
+        let mut counters: SmallVec<[MutexGuard<'_, SlotCounters>; 4]> =
+            shares.iter().map(|share| share.slot.counters.lock()).collect();
+        let asked = tokens.max(1);
+        let fits = shares.iter().zip(&counters).all(|(share, counters)| {
+            let limit = share.spec.tokens_per_minute;
+            !counters.retired && limit.is_none_or(|limit| counters.tokens.fits(limit, asked, now).is_ok())
+        });
+        if !fits {
+            return false;
+        }
+        let marks = shares.iter().zip(&mut counters).map(|(share, counters)| {
+            counters.tokens.advance(share.spec.tokens_per_minute?, now);
+            let mark = counters.tokens.charge(tokens);
+            self.note_admitted(&share.slot, counters, CallCost { requests: 0, tokens });
+            Some(mark)
+        });
+        let marks: SmallVec<[Option<ChargeNumber>; 4]> = marks.collect();
+        drop(counters);
+        for (share, mark) in shares.iter_mut().zip(marks) {
+            share.tokens = mark.or(share.tokens);
+        }
+        *held = Some(tokens);
+        true
+    }
+
     fn refuse(&self, refusal: LimitRefusal) -> LimitRefusal {
         self.refused.fetch_add(1, Ordering::Relaxed);
         refusal
@@ -348,36 +414,6 @@ struct SlotPick {
     order: usize,
     /// The lease already has its request and place in this slot.
     entered: bool,
-}
-
-/// Takes tokens from the lease's own scopes if they fit in all of them. Otherwise takes nothing and returns `false`;
-/// the caller then checks each scope. A fast path, since most calls enter no further scope.
-fn take_here(taken: &mut LeaseCharges, tokens: u64, now: UnixNanos) -> bool {
-    let LeaseCharges { tokens: held, shares, .. } = taken;
-    if !shares.is_sorted_by_key(|share| share.slot.number) {
-        return false;
-    }
-    let mut counters: SmallVec<[MutexGuard<'_, SlotCounters>; 4]> =
-        shares.iter().map(|share| share.slot.counters.lock()).collect();
-    let asked = tokens.max(1);
-    let fits = shares.iter().zip(&counters).all(|(share, counters)| {
-        let limit = share.spec.tokens_per_minute;
-        !counters.retired && limit.is_none_or(|limit| counters.tokens.fits(limit, asked, now).is_ok())
-    });
-    if !fits {
-        return false;
-    }
-    let marks = shares.iter().zip(&mut counters).map(|(share, counters)| {
-        counters.tokens.advance(share.spec.tokens_per_minute?, now);
-        Some(counters.tokens.charge(tokens))
-    });
-    let marks: SmallVec<[Option<ChargeNumber>; 4]> = marks.collect();
-    drop(counters);
-    for (share, mark) in shares.iter_mut().zip(marks) {
-        share.tokens = mark.or(share.tokens);
-    }
-    *held = Some(tokens);
-    true
 }
 
 /// Locks all slots in order. Returns `None` if one of them was retired meanwhile.
@@ -406,7 +442,9 @@ impl WorstRefusal {
         if let Some(limit) = pick.spec.requests_per_minute.map(u64::from)
             && let Err(wait) = counters.requests.fits(limit, 1, now)
         {
-            self.refuse(pick, Code::RequestsPerMinute, [limit, counters.requests.used(limit, now), 1], wait);
+            let share = counters.requests.part_of(limit);
+            let numbers = [limit, counters.requests.used(limit, now), 1];
+            self.refuse(pick, Code::RequestsPerMinute, numbers, share, wait);
         }
         if ask.tokens > 0 {
             self.see_tokens(pick, counters, ask.tokens, now);
@@ -416,7 +454,8 @@ impl WorstRefusal {
             && counters.active >= limit
         {
             let wait = if limit == 0 { BucketWait::Forever } else { BucketWait::For(SHORTEST_WAIT) };
-            self.refuse(pick, Code::Concurrency, [u64::from(limit), u64::from(counters.active), 1], wait);
+            let numbers = [u64::from(limit), u64::from(counters.active), 1];
+            self.refuse(pick, Code::Concurrency, numbers, None, wait);
         }
     }
 
@@ -425,11 +464,39 @@ impl WorstRefusal {
         if let Some(limit) = pick.spec.tokens_per_minute
             && let Err(wait) = counters.tokens.fits(limit, tokens, now)
         {
-            self.refuse(pick, Code::TokensPerMinute, [limit, counters.tokens.used(limit, now), tokens], wait);
+            let share = counters.tokens.part_of(limit);
+            let numbers = [limit, counters.tokens.used(limit, now), tokens];
+            self.refuse(pick, Code::TokensPerMinute, numbers, share, wait);
         }
     }
 
-    fn refuse(&mut self, pick: &SlotPick, rule: Code, [limit, used, requested]: [u64; 3], wait: BucketWait) {
+    /// Refuses every limit per minute while this process may not use its shares.
+    fn see_lapse(&mut self, table: &LimitTable, picked: &[SlotPick], now: UnixNanos) {
+        if !table.has_lapsed(now) {
+            return;
+        }
+        for pick in picked {
+            let LimitSpec { requests_per_minute, tokens_per_minute, .. } = pick.spec;
+            let rules = [
+                (Code::RequestsPerMinute, requests_per_minute.map(u64::from)),
+                (Code::TokensPerMinute, tokens_per_minute),
+            ];
+            for (rule, limit) in rules {
+                if let Some(limit) = limit {
+                    self.refuse(pick, rule, [limit, 0, 1], Some(0), BucketWait::For(SHARE_MOVE));
+                }
+            }
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        pick: &SlotPick,
+        rule: Code,
+        [limit, used, requested]: [u64; 3],
+        share: Option<u64>,
+        wait: BucketWait,
+    ) {
         let retry_after = match wait {
             BucketWait::For(wait) => Some(wait.max(SHORTEST_WAIT)),
             BucketWait::Forever => None,
@@ -437,7 +504,7 @@ impl WorstRefusal {
         let rank = (retry_after.is_none(), retry_after.unwrap_or(Duration::MAX), Reverse(pick.order));
         if self.0.as_ref().is_none_or(|(known, _)| rank > *known) {
             let scope = pick.slot.scope.clone();
-            self.0 = Some((rank, LimitRefusal { scope, rule, limit, used, requested, retry_after }));
+            self.0 = Some((rank, LimitRefusal { scope, rule, limit, share, used, requested, retry_after }));
         }
     }
 }
@@ -460,16 +527,19 @@ impl TightestScopes {
         );
     }
 
-    fn standing(self) -> RateStanding {
+    /// The standing. Nothing remains of lapsed shares.
+    fn standing(self, has_lapsed: bool) -> RateStanding {
         let Self { requests, tokens } = self;
+        let remaining =
+            |left: Option<RuleRemainder>| left.map(|left| if has_lapsed { 0 } else { left.remaining });
         let reset =
             |left: Option<RuleRemainder>| left.map_or(Duration::ZERO, |left| left.missing.until_full());
         RateStanding {
             limit_requests: requests.map(|left| left.limit),
-            remaining_requests: requests.map(|left| left.remaining),
+            remaining_requests: remaining(requests),
             reset_requests: reset(requests),
             limit_tokens: tokens.map(|left| left.limit),
-            remaining_tokens: tokens.map(|left| left.remaining),
+            remaining_tokens: remaining(tokens),
             reset_tokens: reset(tokens),
         }
     }
@@ -487,7 +557,7 @@ impl RuleRemainder {
     fn of(bucket: &TokenBucket, limit: Option<u64>, now: UnixNanos) -> Option<Self> {
         let limit = limit?;
         let missing = bucket.missing(limit, now);
-        Some(Self { limit, remaining: limit.saturating_sub(missing.tokens()), missing })
+        Some(Self { limit, remaining: missing.left(), missing })
     }
 
     /// The one with less left. The first of two equals.

@@ -1,5 +1,5 @@
-//! Where the rate limits of a process come from: from time alone, or in slices from a source that several processes
-//! share. Must not know how admission is decided or how a source counts.
+//! Where the rate limits of a process come from: from time alone, as shares of several gateways, or in slices from a
+//! source that several processes share. Must not know how admission is decided or how a source counts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,9 +8,10 @@ use headrace_domain::UnixNanos;
 
 use crate::Scope;
 use crate::bucket::TokenBucket;
+use crate::share_state::ShareState;
 
 /// A rule with a limit per minute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RateRule {
     /// Requests per minute.
     Requests,
@@ -52,6 +53,8 @@ pub trait QuotaSource: Send + Sync {
 pub(crate) enum LimitQuota {
     /// All of each limit belongs to this process: buckets refill with time.
     Local,
+    /// A part of each limit belongs to this process, and moves with demand.
+    Gateways(Arc<ShareState>),
     /// Buckets refill from slices.
     Shared(Arc<dyn QuotaSource>),
 }
@@ -60,6 +63,7 @@ impl fmt::Debug for LimitQuota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Local => "Local",
+            Self::Gateways(_) => "Gateways(..)",
             Self::Shared(_) => "Shared(..)",
         })
     }

@@ -17,7 +17,9 @@ pub struct LimitRefusal {
     pub rule: Code,
     /// The limit, in the rule's unit.
     pub limit: u64,
-    /// The amount used now, rounded up. Exceeds `limit` if a call used more than it held.
+    /// The part of the limit that this gateway may use now. `None` if it has the whole limit for itself.
+    pub share: Option<u64>,
+    /// The amount used now of the share, or else of the limit, rounded up. Exceeds `limit` if a call used more than it held.
     pub used: u64,
     /// The amount that the call asked for.
     pub requested: u64,
@@ -28,13 +30,18 @@ pub struct LimitRefusal {
 
 impl fmt::Display for LimitRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, rule, limit, used, requested, .. } = self;
+        let Self { scope, rule, limit, share, used, requested, .. } = self;
         match self.retry_after {
-            Some(wait) => write!(
-                f,
-                "{rule} of {scope}: {used} of {limit} used, {requested} asked for; try again in {} s",
-                wait.as_nanos().div_ceil(1_000_000_000)
-            ),
+            Some(wait) => {
+                match share {
+                    Some(share) => write!(
+                        f,
+                        "{rule} of {scope}: {used} used of {share}, this gateway's share of {limit}, {requested} asked for"
+                    )?,
+                    None => write!(f, "{rule} of {scope}: {used} of {limit} used, {requested} asked for")?,
+                }
+                write!(f, "; try again in {} s", wait.as_nanos().div_ceil(1_000_000_000))
+            }
             None => write!(
                 f,
                 "{rule} of {scope} is {limit}, and this call asks for {requested}: it can never fit; \

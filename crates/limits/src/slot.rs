@@ -10,7 +10,9 @@ use headrace_domain::UnixNanos;
 use parking_lot::{Mutex, RwLock};
 
 use crate::bucket::TokenBucket;
+use crate::part::LimitPart;
 use crate::quota::{LimitQuota, QuotaSource, RateRule, fill};
+use crate::share_state::ShareState;
 use crate::{LimitSpec, Scope};
 
 const SHARDS: usize = 16;
@@ -31,6 +33,10 @@ pub(crate) struct SlotCounters {
     pub(crate) active: u32,
     /// The slot is no longer in the table. A caller that still holds this slot must look it up again.
     pub(crate) retired: bool,
+    /// Calls are counted for the next exchange of shares.
+    pub(crate) is_watched: bool,
+    /// The number of rules whose share follows demand. The slot stays while there is one.
+    pub(crate) fixed_rules: u8,
 }
 
 /// What a call takes from one scope.
@@ -45,8 +51,44 @@ impl SlotCounters {
     fn of(quota: &LimitQuota) -> Self {
         match quota {
             LimitQuota::Local => Self::default(),
+            LimitQuota::Gateways(state) => {
+                let part = LimitPart::Base(state.base().units);
+                let bucket = TokenBucket::for_part(part);
+                Self { requests: bucket.clone(), tokens: bucket, ..Self::default() }
+            }
             LimitQuota::Shared(_) => {
                 Self { requests: TokenBucket::leased(), tokens: TokenBucket::leased(), ..Self::default() }
+            }
+        }
+    }
+
+    /// The bucket of a rule.
+    pub(crate) const fn bucket(&mut self, rule: RateRule) -> &mut TokenBucket {
+        match rule {
+            RateRule::Requests => &mut self.requests,
+            RateRule::Tokens => &mut self.tokens,
+        }
+    }
+
+    /// Returns the counters of a new scope with these limits.
+    pub(crate) fn for_spec(quota: &LimitQuota, spec: &LimitSpec) -> Self {
+        match quota {
+            LimitQuota::Gateways(state) => {
+                let mut counters = Self::of(quota);
+                counters.begin(state, spec);
+                counters
+            }
+            LimitQuota::Local | LimitQuota::Shared(_) => Self::default(),
+        }
+    }
+
+    /// Names its limits to a bucket of a gateway that no call has used yet.
+    pub(crate) fn begin(&mut self, state: &ShareState, spec: &LimitSpec) {
+        let limits = [spec.requests_per_minute.map(u64::from), spec.tokens_per_minute];
+        for (bucket, limit) in [&mut self.requests, &mut self.tokens].into_iter().zip(limits) {
+            if let Some(limit) = limit.filter(|_| bucket.whole() == 0) {
+                let base = state.base();
+                bucket.begin(limit, LimitPart::Base(base.full_units), base.grown);
             }
         }
     }
@@ -81,7 +123,11 @@ impl SlotCounters {
     fn is_idle(&mut self, now: UnixNanos) -> bool {
         self.requests.refill(now);
         self.tokens.refill(now);
-        self.active == 0 && self.requests.is_as_new() && self.tokens.is_as_new()
+        self.active == 0
+            && self.fixed_rules == 0
+            && !self.is_watched
+            && self.requests.is_as_new()
+            && self.tokens.is_as_new()
     }
 }
 
@@ -135,6 +181,13 @@ impl SlotTable {
                 }
                 None => true,
             });
+        }
+    }
+
+    /// Calls `act` for each slot.
+    pub(crate) fn for_each(&self, mut act: impl FnMut(&Arc<ScopeSlot>)) {
+        for shard in &self.shards {
+            shard.read().values().for_each(&mut act);
         }
     }
 

@@ -1,14 +1,16 @@
 //! All counters of a process: the slots of its scopes, the open leases, and how many leases ended in which way. Must
 //! not know how admission is decided.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
+use parking_lot::Mutex;
 
 use crate::held::{LeaseTable, Shares};
 use crate::quota::LimitQuota;
-use crate::slot::SlotTable;
+use crate::slot::{ScopeSlot, SlotTable};
 
 /// State that leases and admission share.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(crate) struct LimitTable {
     pub(crate) abandoned: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) refused: AtomicU64,
+    /// Slots that lack a larger share, for the next exchange. Each is listed once.
+    pub(crate) watched: Mutex<Vec<Arc<ScopeSlot>>>,
 }
 
 impl LimitTable {
