@@ -1,4 +1,4 @@
-//! PostgreSQL behind the seams that several gateways share: the ledger's journal, keys, operators and the audit log. Every connection blocks its thread, has
+//! PostgreSQL behind the seams that several gateways share: the ledger's journal, keys, operators, the audit log and shares in rate limits. Every connection blocks its thread, has
 //! its own deadline for each statement, and works through a pooler in transaction mode. Knows no HTTP, no engine, and not
 //! what the rows mean.
 
@@ -10,6 +10,7 @@ mod rows;
 mod schema;
 mod session;
 mod setup;
+mod shares;
 mod tls;
 mod url;
 
@@ -18,4 +19,5 @@ pub use history::PostgresJournalHistory;
 pub use identity::PostgresKeyStore;
 pub use journal::{PostgresJournal, PostgresPresence};
 pub use setup::SetupLock;
+pub use shares::PostgresShares;
 pub use url::{PostgresUrl, PostgresUrlError};

@@ -11,9 +11,11 @@ use headrace_ledger::{
     JournalHistory, Ledger, LedgerAdmin, LedgerClient, LedgerError, LocalLedgerAdmin, OpenReport, Owner,
     SharedLedger, SharedLedgerOptions,
 };
+use headrace_limits::ShareStore;
 use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_postgres::{
-    PostgresJournal, PostgresJournalHistory, PostgresKeyStore, PostgresPresence, PostgresUrl, SetupLock,
+    PostgresJournal, PostgresJournalHistory, PostgresKeyStore, PostgresPresence, PostgresShares, PostgresUrl,
+    SetupLock,
 };
 use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
 
@@ -231,6 +233,13 @@ impl Storage {
         let (ledger, report) = Ledger::open(Box::new(journal), owner, now)?;
         let admin = LocalLedgerAdmin::new(ledger.clone(), self.reader().ledger());
         Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), owner, shared: None, report })
+    }
+
+    /// Returns the shares that gateways with these stores have in rate limits. `None` if this program has the stores for
+    /// itself. Connects when it is used.
+    pub fn limit_shares(&self) -> Option<Box<dyn ShareStore + Send>> {
+        let database = self.url.database()?;
+        Some(Box::new(PostgresShares::new(Arc::clone(database))))
     }
 
     /// Opens the store of responses and conversations, and creates it if it is missing. With a guard, the disk's
