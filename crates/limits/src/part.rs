@@ -7,7 +7,7 @@ pub(crate) const WHOLE_UNITS: u32 = 720_720;
 /// The part of a limit that belongs to one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LimitPart {
-    /// So many of [`WHOLE_UNITS`], for scopes whose demand is low.
+    /// A number of [`WHOLE_UNITS`], for scopes whose demand is low.
     Base(u32),
     /// A number of tokens per minute, for scopes whose shares follow demand.
     Fixed {

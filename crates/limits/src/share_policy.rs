@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::part::scale;
 use crate::share_table::{LimitShares, ShareHolder, ShareMember, base_share};
 
-/// Gateways without demand keep one part in so many of the limit, in sum.
+/// Gateways without demand keep one part of this number of the limit, in sum.
 const FLOOR_PARTS: u64 = 16;
 /// How long one gateway has precedence for calls that need more than an equal share, in microseconds.
 const PRECEDENCE_MICROS: u64 = 64_000_000;

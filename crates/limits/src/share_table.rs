@@ -109,7 +109,7 @@ pub struct ShareMember {
     pub seen_micros: u64,
     /// Its part of each limit that has no rows, in 720,720ths. The sum over all members is at most 720,720.
     pub base_units: u32,
-    /// When base units last became free of which some may have been used, in microseconds. Zero if never.
+    /// When base units last became free that may have been used, in microseconds. Zero if never.
     pub used_micros: u64,
 }
 

@@ -13,6 +13,7 @@ use headrace_domain::Clock;
 use headrace_edge::SessionSecret;
 use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
 use headrace_ledger::{LedgerError, Owner};
+use headrace_limits::ShareHolder;
 use headrace_store::disk::DiskBallast;
 use headrace_store::journal::CommitTimes;
 use headrace_store::{
@@ -29,6 +30,8 @@ const ADDRESS_FILE: &str = "address";
 
 /// File with the URL of the stores, if they are not in the directory. It may have a password.
 const STORAGE_FILE: &str = "storage-url";
+/// The name under which the last process of the directory shared rate limits.
+const SHARE_HOLDER_FILE: &str = "share-holder";
 
 /// The stores of a directory, to read them.
 pub fn stored(dir: &Path) -> StorageReader {
@@ -264,6 +267,17 @@ impl DataDir {
             Owner::new(instance)
         });
         self.storage.ledger(gateway, owners, clock, times).map_err(DataDirError::Ledger)
+    }
+
+    /// Makes the name under which this process shares rate limits, and keeps it in the directory. Also returns the name
+    /// of an earlier process of this directory, which has ended, because this one has the lock. `None` if there was none.
+    pub(crate) fn share_holder(&self) -> Result<(ShareHolder, Option<ShareHolder>), DataDirError> {
+        let path = self.path().join(SHARE_HOLDER_FILE);
+        // A file that does not hold a name only costs the time of a lease.
+        let former = std::fs::read_to_string(&path).ok().and_then(|name| name.trim().parse().ok());
+        let holder = ShareHolder::new(u128::from_le_bytes(random()?));
+        write_private(&path, &holder.to_string())?;
+        Ok((holder, former))
     }
 
     /// Writes the first key to a file that only its owner can read, for an operator to fetch and remove.

@@ -24,6 +24,7 @@ use super::engine::EngineRole;
 use crate::banner::ModelOffer;
 use crate::datadir::DataDir;
 use crate::exporters::Exporters;
+use crate::limit_shares::ShareExchange;
 use crate::records::StoredRecords;
 use crate::reload::{self, ConfigReloader};
 use crate::role_context::RoleContext;
@@ -51,6 +52,8 @@ pub(crate) struct GatewayRole {
     /// Verifies JWTs. `None` if no identity provider is configured.
     tokens: Option<Arc<TokenAuthenticator>>,
     limits: Limits,
+    /// `None` if this server has its limits for itself.
+    shares: Option<ShareExchange>,
     exporters: Exporters,
     context: RoleContext,
 }
@@ -72,7 +75,11 @@ impl GatewayRole {
         let RoleContext { clock, metrics, runtime } = context;
         let stores = GatewayStores::open(config, data_dir, identities, context)?;
         // Longer than any call, so no call outlives its hold.
-        let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
+        let lifetime = config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN);
+        let (limits, shares) = open_limits(data_dir, lifetime, clock).inspect_err(|_| {
+            // The reason why there are no limits is the one to report.
+            let _ = stores.close();
+        })?;
         let cache = data_dir.path().join(WORDS_CACHE);
         let upstreams = Arc::new(UpstreamRegistry::new(Arc::clone(clock), Some(cache)));
         let exporters = Exporters::start(&config.telemetry, &stores.recorder, metrics, clock)?;
@@ -94,8 +101,8 @@ impl GatewayRole {
         };
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
         let models = served.map(|model| ModelOffer::of(model)).collect();
-        let role =
-            Self { gateway, stores, tokens, upstreams, models, limits, exporters, context: context.clone() };
+        let context = context.clone();
+        let role = Self { gateway, stores, tokens, upstreams, models, limits, shares, exporters, context };
         role.begin(data_dir, fronted);
         Ok(role)
     }
@@ -146,10 +153,29 @@ impl GatewayRole {
     /// # Errors
     /// Returns why not every call is settled on the disk.
     pub(crate) fn close(self) -> Result<(), String> {
+        drop(self.shares);
         let closed = self.stores.close();
         self.exporters.close(&self.context.runtime);
         closed
     }
+}
+
+/// Opens the counters of limits. Gateways with the same stores share the limits per minute. Blocks.
+fn open_limits(
+    data_dir: &DataDir,
+    lifetime: Duration,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Limits, Option<ShareExchange>), String> {
+    let Some(store) = data_dir.storage().limit_shares() else {
+        return Ok((Limits::with_lease_lifetime(lifetime), None));
+    };
+    let (holder, former) = data_dir.share_holder().map_err(|error| error.to_string())?;
+    let (limits, mut shares) = Limits::over_gateways(lifetime, holder);
+    if let Some(former) = former {
+        shares.replace(former);
+    }
+    let exchange = ShareExchange::start(shares, store, Arc::clone(clock))?;
+    Ok((limits, Some(exchange)))
 }
 
 /// Asks the upstreams for their models. A fault of one upstream is reported and does not stop the others.
