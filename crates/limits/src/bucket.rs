@@ -75,6 +75,24 @@ pub(crate) enum BucketWait {
     Forever,
 }
 
+impl BucketWait {
+    /// The wait for a cost that exceeds what a part of a limit has by `over` parts.
+    #[cold]
+    fn of(over: u128, cost: u64, part: u64, limit: u64) -> Self {
+        if cost > limit {
+            return Self::Forever;
+        }
+        let wait = Duration::from_nanos(div_ceil(over, part.max(1)));
+        if part == limit {
+            return Self::For(wait);
+        }
+        // If no other call comes, the rest of the limit moves here meanwhile.
+        let of_whole = Duration::from_nanos(div_ceil(over, limit));
+        let moved = of_whole.max(SHARE_MOVE);
+        Self::For(if cost > part { moved } else { wait.min(moved) })
+    }
+}
+
 impl TokenBucket {
     /// Creates an empty bucket that refills from slices.
     pub(crate) fn leased() -> Self {
@@ -157,20 +175,10 @@ impl TokenBucket {
     pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), BucketWait> {
         let part = self.part.of(limit);
         let after = self.missing_at(part, now).saturating_add(parts(cost));
-        let Some(over) = after.checked_sub(parts(part)).filter(|&over| over > 0) else {
-            return Ok(());
-        };
-        if cost > limit {
-            return Err(BucketWait::Forever);
+        match after.checked_sub(parts(part)) {
+            None | Some(0) => Ok(()),
+            Some(over) => Err(BucketWait::of(over, cost, part, limit)),
         }
-        let wait = Duration::from_nanos(div_ceil(over, part.max(1)));
-        if part == limit {
-            return Err(BucketWait::For(wait));
-        }
-        // If no other call comes, the rest of the limit moves here meanwhile.
-        let of_whole = Duration::from_nanos(div_ceil(over, limit));
-        let moved = of_whole.max(SHARE_MOVE);
-        Err(BucketWait::For(if cost > part { moved } else { wait.min(moved) }))
     }
 
     /// Takes `cost` for good, even if it does not fit.

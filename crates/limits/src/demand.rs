@@ -17,10 +17,15 @@ impl LimitTable {
     }
 
     /// Counts an admitted call in a slot.
+    #[inline]
     pub(crate) fn note_admitted(&self, slot: &Arc<ScopeSlot>, counters: &mut SlotCounters, cost: CallCost) {
-        if !matches!(self.quota, LimitQuota::Gateways(_)) {
-            return;
+        if matches!(self.quota, LimitQuota::Gateways(_)) {
+            self.count_admitted(slot, counters, cost);
         }
+    }
+
+    #[inline(never)]
+    fn count_admitted(&self, slot: &Arc<ScopeSlot>, counters: &mut SlotCounters, cost: CallCost) {
         if !counters.is_watched {
             if !counters.requests.is_pressed() && !counters.tokens.is_pressed() {
                 return;
@@ -32,6 +37,7 @@ impl LimitTable {
     }
 
     /// Counts a refused call in a slot.
+    #[cold]
     pub(crate) fn note_refused(
         &self,
         slot: &Arc<ScopeSlot>,

@@ -242,7 +242,9 @@ impl Lease {
                     false => worst.see(pick, counters, ScopeAsk { tokens: asked, place: true }, now),
                 }
             }
-            worst.see_lapse(&self.inner, &picked, now);
+            if self.inner.has_lapsed(now) {
+                worst.see_lapse(&picked);
+            }
             if let Some(mut refusal) = worst.0.map(|(_, refusal)| refusal) {
                 for (pick, counters) in
                     picked.iter().zip(&mut counters).filter(|(pick, _)| !(pick.entered && only_new))
@@ -320,7 +322,9 @@ impl LimitTable {
             for (pick, counters) in picked.iter().zip(&counters) {
                 worst.see(pick, counters, ask, now);
             }
-            worst.see_lapse(self, &picked, now);
+            if self.has_lapsed(now) {
+                worst.see_lapse(&picked);
+            }
             if let Some((_, refusal)) = worst.0 {
                 let cost = CallCost { requests: 1, tokens: ask.tokens };
                 for (pick, counters) in picked.iter().zip(&mut counters) {
@@ -471,10 +475,8 @@ impl WorstRefusal {
     }
 
     /// Refuses every limit per minute while this process may not use its shares.
-    fn see_lapse(&mut self, table: &LimitTable, picked: &[SlotPick], now: UnixNanos) {
-        if !table.has_lapsed(now) {
-            return;
-        }
+    #[cold]
+    fn see_lapse(&mut self, picked: &[SlotPick]) {
         for pick in picked {
             let LimitSpec { requests_per_minute, tokens_per_minute, .. } = pick.spec;
             let rules = [

@@ -23,9 +23,15 @@ impl LimitPart {
     pub(crate) const WHOLE: Self = Self::Base(WHOLE_UNITS);
 
     /// Returns the part of `limit`, rounded down. A fixed share follows a limit that was changed since.
+    #[inline]
     pub(crate) fn of(self, limit: u64) -> u64 {
+        // The most frequent part, without a call.
+        if matches!(self, Self::WHOLE) { limit } else { self.of_shared(limit) }
+    }
+
+    #[inline(never)]
+    fn of_shared(self, limit: u64) -> u64 {
         match self {
-            Self::WHOLE => limit,
             Self::Base(units) => scale(limit, u64::from(units), u64::from(WHOLE_UNITS)),
             Self::Fixed { share, of } if of == limit => share,
             Self::Fixed { share, of } => scale(limit, share, of).min(limit),
