@@ -49,7 +49,7 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     match (debians().is_empty(), newer) {
         (false, Some(_)) if has_pooler() => Ok(Done::Passed),
         (true, _) => Ok(Done::Without("PostgreSQL 15, which Debian has".to_owned())),
-        _ if !has_pooler() => Ok(Done::Without("pgbouncer, which Debian has".to_owned())),
+        (_, Some(_)) => Ok(Done::Without("pgbouncer, which Debian has".to_owned())),
         (_, None) => Ok(Done::Without("PostgreSQL 18, which npm has for x86-64".to_owned())),
     }
 }

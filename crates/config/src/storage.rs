@@ -125,6 +125,7 @@ mod tests {
     fn bounds_beyond_the_disk_are_named_and_those_within_are_not() {
         let mut storage = StorageSettings {
             url: None,
+            gateway_name: String::new(),
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: Some(0),
@@ -145,6 +146,7 @@ mod tests {
     fn without_a_bound_objects_take_half_of_their_disk_and_traces_a_quarter() {
         let storage = StorageSettings {
             url: None,
+            gateway_name: String::new(),
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: None,

@@ -6,6 +6,7 @@
 #[path = "common/server.rs"]
 mod common;
 #[path = "../../postgres/tests/support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod postgres;
 
 use std::path::Path;

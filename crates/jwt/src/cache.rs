@@ -119,6 +119,7 @@ mod tests {
             endpoints: EndpointAccess::All,
             regions: Residency::Anywhere,
             org_regions: Residency::Anywhere,
+            secret_number: 0,
             limits: RateLimits::default(),
             project_limits: RateLimits::default(),
             org_limits: RateLimits::default(),

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
 use std::sync::Arc;

@@ -30,6 +30,7 @@ fn record(n: u64) -> TraceRecord {
         org: Some(OrgId::new("acme").unwrap()),
         project: None,
         key: None,
+        token_user: None,
         user: None,
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("demo".to_owned()),

@@ -97,7 +97,7 @@ pub(crate) fn open_gateway(
     };
     let opening = vec![LedgerOperation::OpenProject { org, project }, grant];
     let (ledger, opened): (Arc<dyn LedgerClient>, _) = if on_disk {
-        let ledger = storage.ledger(Box::new(move || owner), &clock, Box::new(|_| ()))?;
+        let ledger = storage.ledger("bench", Box::new(move || owner), &clock, Box::new(|_| ()))?;
         (ledger.client, ledger.admin.transact(opening, now))
     } else {
         let (ledger, _) = Ledger::open(Box::new(MemoryJournal::discarding()), owner, now)?;
