@@ -7,14 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{
-    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyHash, KeyStore, NotedRevocation,
-    OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
+    AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, KeyStore, NotedRevocation, OrgRecord,
+    ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
 };
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::disk::DiskBallast;
-use crate::sqlite::{CommitDurability, FileFormat, SqliteFile, stamp};
+use crate::sqlite::{CommitDurability, FileFormat, SqliteFile};
+
+mod changes;
 
 mod fill;
 
@@ -24,6 +26,7 @@ mod reserve;
 
 mod rows;
 
+use changes::{OF_KEY, OF_ORG, PINNED, add_key, pin, put_org, put_project, put_rotation};
 use reserve::RevocationReserve;
 use rows::{
     RowFailure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
@@ -38,9 +41,6 @@ const FORMAT: FileFormat = FileFormat {
     upgrade: "",
     shrinks: false,
 };
-
-/// Format of a file that contains region pins. A program that does not know region pins must refuse such a file.
-const PINNED: i32 = 2;
 
 /// Format 1. Limits, models and endpoints are JSON. Times are Unix nanoseconds.
 const SCHEMA: &str = "
@@ -130,10 +130,6 @@ CREATE TABLE IF NOT EXISTS operators (
 /// Keys with the secrets before their last rotation.
 const KEYS: &str = "SELECT keys.*, rotations.number, rotations.former, rotations.until FROM keys \
                     LEFT JOIN rotations ON rotations.key = keys.id ORDER BY keys.rowid";
-/// Values of `regions.kind`. An owner without a row may be served anywhere.
-const OF_ORG: &str = "org";
-const OF_KEY: &str = "key";
-
 /// Rows of the audit log that are read at a time during verification.
 const VERIFY_PAGE: usize = 1_000;
 
@@ -422,106 +418,6 @@ impl KeyStore for SqliteKeyStore {
             checker.finish(recorded).map_err(RowFailure::Store)
         })
     }
-}
-
-/// Adds a key, within the caller's transaction.
-async fn add_key(connection: &mut SqliteConnection, key: &StoredKey) -> Result<(), RowFailure> {
-    let StoredKey { hash, former, record } = key;
-    let inserted = sqlx::query(
-        "INSERT INTO keys (id, hash, org, project, name, hint, models, endpoints, limits, created, expires, \
-         revoked) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    )
-    .bind(record.id.as_str())
-    .bind(hash.as_bytes().as_slice())
-    .bind(record.org.as_str())
-    .bind(record.project.as_str())
-    .bind(&record.name)
-    .bind(&record.hint)
-    .bind(json(&record.models)?)
-    .bind(json(&record.endpoints)?)
-    .bind(json(&record.limits)?)
-    .bind(nanos(record.created)?)
-    .bind(record.expires.map(nanos).transpose()?)
-    .bind(record.revoked.map(nanos).transpose()?)
-    .execute(&mut *connection)
-    .await;
-    inserted.map_err(|error| constraint(error, "key", "project"))?;
-    pin(&mut *connection, OF_KEY, record.id.as_str(), &record.regions).await?;
-    if let (Some(former), Some(until)) = (former, record.former_until) {
-        put_rotation(connection, &record.id, record.secret_number, former, until).await?;
-    }
-    Ok(())
-}
-
-async fn put_rotation(
-    connection: &mut SqliteConnection,
-    id: &KeyId,
-    number: u32,
-    former: &KeyHash,
-    until: UnixNanos,
-) -> Result<(), RowFailure> {
-    let put = sqlx::query("INSERT OR REPLACE INTO rotations VALUES (?, ?, ?, ?)");
-    let put = put.bind(id.as_str()).bind(i64::from(number)).bind(former.as_bytes().as_slice());
-    put.bind(nanos(until)?).execute(connection).await?;
-    Ok(())
-}
-
-/// Adds or changes an organisation, within the caller's transaction.
-async fn put_org(connection: &mut SqliteConnection, org: &OrgRecord) -> Result<(), RowFailure> {
-    sqlx::query(
-        "INSERT INTO orgs (id, limits, created) VALUES (?, ?, ?) \
-         ON CONFLICT (id) DO UPDATE SET limits = excluded.limits",
-    )
-    .bind(org.id.as_str())
-    .bind(json(&org.limits)?)
-    .bind(nanos(org.created)?)
-    .execute(&mut *connection)
-    .await?;
-    pin(connection, OF_ORG, org.id.as_str(), &org.regions).await?;
-    Ok(())
-}
-
-/// Adds or changes a project, within the caller's transaction.
-async fn put_project(connection: &mut SqliteConnection, project: &ProjectRecord) -> Result<(), RowFailure> {
-    let written = sqlx::query(
-        "INSERT INTO projects (id, org, limits, created) VALUES (?, ?, ?, ?) \
-         ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE org = excluded.org",
-    )
-    .bind(project.id.as_str())
-    .bind(project.org.as_str())
-    .bind(json(&project.limits)?)
-    .bind(nanos(project.created)?)
-    .execute(&mut *connection)
-    .await;
-    let written = written.map_err(|error| constraint(error, "project", "organisation"))?;
-    if written.rows_affected() == 0 {
-        return Err(RowFailure::Store(StoreError::Duplicate { what: "project" }));
-    }
-    Ok(())
-}
-
-/// Writes the regions of an organisation or a key, within the caller's transaction.
-async fn pin(
-    connection: &mut SqliteConnection,
-    kind: &str,
-    id: &str,
-    regions: &Residency,
-) -> Result<(), RowFailure> {
-    if *regions == Residency::Anywhere {
-        let gone = sqlx::query("DELETE FROM regions WHERE kind = ? AND id = ?").bind(kind).bind(id);
-        gone.execute(connection).await?;
-        return Ok(());
-    }
-    sqlx::query(
-        "INSERT INTO regions (kind, id, regions) VALUES (?, ?, ?) \
-         ON CONFLICT (kind, id) DO UPDATE SET regions = excluded.regions",
-    )
-    .bind(kind)
-    .bind(id)
-    .bind(json(regions)?)
-    .execute(&mut *connection)
-    .await?;
-    Ok(stamp(connection, PINNED).await?)
 }
 
 /// Assigns the regions in a row to their organisation or key.

@@ -224,7 +224,7 @@ pub(crate) struct KeyCreated {
 /// How a key is rotated.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Rotation {
+pub(crate) struct KeyRotation {
     /// For how many seconds the secret before it stays valid. At most a year. 0 ends it at once.
     overlap_seconds: u64,
 }
@@ -424,7 +424,7 @@ pub(crate) async fn rotate_key(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<KeyId>>,
-    JsonBody(Rotation { overlap_seconds }): JsonBody<Rotation>,
+    JsonBody(KeyRotation { overlap_seconds }): JsonBody<KeyRotation>,
 ) -> Result<Json<KeyRotated>, ApiProblem> {
     match app.run(&who, AdminCommand::RotateKey { id, overlap_seconds }).await? {
         AdminReply::KeyRotated { key, secret } => {

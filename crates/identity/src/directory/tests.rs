@@ -7,7 +7,9 @@ use headrace_domain::{Endpoint, ModelName, Region};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{EndpointAccess, MemoryKeyStore, ModelAccess, RotatedSecret, StoredDirectory};
+use crate::{
+    AuditRow, AuditSummary, EndpointAccess, MemoryKeyStore, ModelAccess, RotatedSecret, StoredDirectory,
+};
 
 const NOW: UnixNanos = UnixNanos::new(1_700_000_000_000_000_000);
 const LATER: UnixNanos = UnixNanos::new(1_800_000_000_000_000_000);

@@ -2,9 +2,10 @@
 
 use headrace_identity::{IdentityContents, StoreError};
 
+use super::changes::{add_key, put_org, put_project};
 use super::operators::add_operator;
 use super::rows::{RowFailure, corrupt};
-use super::{SqliteKeyStore, add_key, end, log, put_org, put_project};
+use super::{SqliteKeyStore, end, log};
 
 impl SqliteKeyStore {
     /// Fills an empty file. All of it is durable when this returns.
