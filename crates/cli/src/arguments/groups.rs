@@ -37,6 +37,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
             "budget",
             "ledger",
             "backup",
+            "move",
             "operators",
             "upstreams",
             "routes",

@@ -67,7 +67,7 @@ pub(crate) enum KeysCommand {
     },
     /// Give a key another secret; it is shown once
     #[command(
-        after_help = "The key keeps its id, limits and usage. The secret before works for the time of --overlap, so that callers can\nchange to the new one.\n\nExample:\n  headrace keys rotate key_0123 --overlap 7d"
+        after_help = "The key keeps its id, limits and usage. The secret before works for the time of --overlap, so that callers can\nchange to the new one."
     )]
     Rotate {
         /// Key id (key_...)
