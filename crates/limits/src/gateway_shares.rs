@@ -58,6 +58,8 @@ pub struct GatewayShares {
     grants: Vec<ShareGrant>,
     base_grant: Option<BaseGrant>,
     measured: UnixNanos,
+    /// The start of the last exchange that succeeded, on the monotonic clock.
+    exchanged_ns: u64,
     /// An earlier process in the place of this one. Removed with the first exchange.
     former: Option<ShareHolder>,
 }
@@ -96,6 +98,7 @@ impl Limits {
             grants: Vec::new(),
             base_grant: None,
             measured: UnixNanos::new(0),
+            exchanged_ns: 0,
             former: None,
         };
         (limits, shares)
@@ -131,20 +134,33 @@ impl GatewayShares {
     /// Returns the storage's error. The shares stay usable for twelve seconds after the last exchange.
     pub fn exchange(&mut self, store: &mut dyn ShareStore, clock: &dyn Clock) -> Result<(), ShareStoreError> {
         // Others may take the shares a lease after the storage saw this exchange, which is later than now.
-        let started = clock.now();
+        let (started, started_ns) = (clock.now(), clock.monotonic_nanos());
         self.grants.clear();
         self.base_grant = None;
         let mut is_read = false;
-        store.exchange(&mut |table, time| {
+        let exchanged = store.exchange(&mut |table, time| {
             is_read = true;
             self.decide(table, time, clock.now());
-        })?;
+        });
+        if let Err(error) = exchanged {
+            self.end_lapsed(clock);
+            return Err(error);
+        }
         if is_read {
             self.former = None;
             self.take_grants(clock.now());
             self.state.set_usable_until(started.after(USABLE_TIME));
+            self.exchanged_ns = started_ns;
         }
         Ok(())
+    }
+
+    /// Ends the use of shares when their time is over, even if this machine's clock was set back meanwhile.
+    fn end_lapsed(&self, clock: &dyn Clock) {
+        let elapsed = clock.monotonic_nanos().saturating_sub(self.exchanged_ns);
+        if Duration::from_nanos(elapsed) >= USABLE_TIME {
+            self.state.set_usable_until(UnixNanos::new(0));
+        }
     }
 
     /// Gives all shares back. The gateway may serve no further calls.
