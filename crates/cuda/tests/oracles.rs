@@ -26,12 +26,13 @@ const CLOSE: f32 = 0.05;
 const SENSITIVE: [(&str, f64); 2] = [("gemma2", 0.055), ("phi3-longrope", 0.055)];
 
 /// All oracles whose every part is computed here.
-const CHECKPOINTS: [&str; 25] = [
+const CHECKPOINTS: [&str; 26] = [
     "gemma",
     "gemma2",
     "gemma3-cond",
     "gemma3-text",
     "glm4",
+    "glm4v",
     "granite",
     "llama-gqa-untied",
     "llama-mha-f32-sharded",

@@ -56,6 +56,10 @@ async fn organisations_projects_keys_and_money_are_administered() {
     );
     let none = ok(&world, Role::Billing, put, "/projects/web/budget", json!({ "limit": null })).await;
     assert_eq!(none["budget"], Value::Null);
+    let (rotate, overlap) = (format!("/keys/{id}/rotate"), json!({ "overlap_seconds": 60 }));
+    let rotated = ok(&world, Role::Developer, post.clone(), &rotate, overlap).await;
+    assert!(rotated["secret"].as_str().is_some_and(|secret| secret.starts_with("sk-")));
+    assert_eq!((&rotated["key"]["id"], rotated["key"]["former_until"].is_string()), (&json!(id), true));
     let revoked = ok(&world, Role::Developer, post, &format!("/keys/{id}/revoke"), Value::Null).await;
     assert_eq!(revoked["durability"], "written");
     let audit = ok(&world, Role::Admin, get, "/audit?limit=4", Value::Null).await;
@@ -64,10 +68,10 @@ async fn organisations_projects_keys_and_money_are_administered() {
         rows.iter().map(|row| (row["act"].as_str().unwrap(), row["actor"].as_str().unwrap())).collect();
     assert_eq!(
         listed.iter().map(|(act, _)| *act).collect::<Vec<_>>(),
-        ["key.revoke", "budget.set", "budget.set", "credit.correct"]
+        ["key.revoke", "key.rotate", "budget.set", "budget.set"]
     );
     assert_eq!(listed[0].1, world.operator(Role::Developer).actor());
-    assert_eq!(listed[1].1, world.operator(Role::Billing).actor());
+    assert_eq!(listed[2].1, world.operator(Role::Billing).actor());
 }
 
 #[tokio::test]

@@ -49,6 +49,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("PATCH /projects/{id}", "oa"),
     ("POST /keys", "oad"),
     ("POST /keys/{id}/revoke", "oad"),
+    ("POST /keys/{id}/rotate", "oad"),
     ("POST /ledger/accounts", "oa"),
     ("POST /ledger/clock", "oa"),
     ("POST /ledger/verify", "oab"),
