@@ -127,7 +127,9 @@ pub(crate) enum ProgramCommand {
     Shadow(names::ShadowArgs),
     /// Copy the data directory, even while a server uses the directory
     Backup(backup::BackupArgs),
-    /// Move keys and ledger of a stopped server to another place, such as a database
+    /// Move keys and ledger of a stopped server to a database, or back
+    ///
+    /// The place may also be another directory.
     Move(transfer::MoveArgs),
     /// The audit log: administrative changes and their authors
     Audit(AuditArgs),
