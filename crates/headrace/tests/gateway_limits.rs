@@ -89,7 +89,7 @@ fn refilled(time: Duration) -> u64 {
 async fn three_gateways_admit_what_one_would_and_any_of_them_gets_90_percent_within_three_seconds() {
     if let Some(bin) = versions().last() {
         println!("{}", bin.display());
-        let mut database = PostgresServer::start(&bin);
+        let mut database = PostgresServer::start(bin);
         let (root, url) = (tempfile::tempdir().unwrap(), database.url());
         let first = gateway(root.path(), "a", &url);
         // A lone gateway has all of a limit at once.
