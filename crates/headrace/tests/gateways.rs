@@ -107,6 +107,7 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
         let (id, secret) =
             (made["value"]["key"]["id"].as_str().unwrap(), made["value"]["secret"].as_str().unwrap());
         until_status(&gateways[2], secret, 402).await;
+        // A command may name what another gateway made a moment ago.
         gateways[1].ok(&["keys", "revoke", id]);
         let (status, body) = gateways[2].chat(secret, question(json!({ "max_tokens": 8 }))).await;
         assert_eq!(status, 401, "the first call after the revocation: {body}");
