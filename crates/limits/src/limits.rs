@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::bucket::{BucketWait, ChargeNumber, MissingAmount, SHARE_MOVE, TokenBucket};
 use crate::held::{LeaseCharges, LeaseTable, Shares, SlotCharge};
 use crate::quota::{LimitQuota, QuotaSource};
+use crate::share_state::ShareState;
 use crate::slot::{CallCost, ScopeSlot, SlotCounters, SlotTable};
 use crate::table::LimitTable;
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
@@ -219,12 +220,7 @@ impl Lease {
             let Some(mut counters) = lock_all(&picked) else { continue };
             match &self.inner.quota {
                 LimitQuota::Local => {}
-                LimitQuota::Gateways(state) => {
-                    picked
-                        .iter()
-                        .zip(&mut counters)
-                        .for_each(|(pick, counters)| counters.begin(state, &pick.spec));
-                }
+                LimitQuota::Gateways(state) => begin_shares(&picked, &mut counters, state),
                 LimitQuota::Shared(source) => {
                     for (pick, counters) in picked.iter().zip(&mut counters) {
                         if !(pick.entered && only_new) {
@@ -305,12 +301,7 @@ impl LimitTable {
             let Some(mut counters) = lock_all(&picked) else { continue };
             match &self.quota {
                 LimitQuota::Local => {}
-                LimitQuota::Gateways(state) => {
-                    picked
-                        .iter()
-                        .zip(&mut counters)
-                        .for_each(|(pick, counters)| counters.begin(state, &pick.spec));
-                }
+                LimitQuota::Gateways(state) => begin_shares(&picked, &mut counters, state),
                 LimitQuota::Shared(source) => {
                     let cost = CallCost { requests: 1, tokens: ask.tokens };
                     for (pick, counters) in picked.iter().zip(&mut counters) {
@@ -423,6 +414,11 @@ struct SlotPick {
 /// Locks all slots in order. Returns `None` if one of them was retired meanwhile.
 fn lock_all(picked: &[SlotPick]) -> Option<SmallVec<[MutexGuard<'_, SlotCounters>; 4]>> {
     picked.iter().map(|pick| Some(pick.slot.counters.lock()).filter(|counters| !counters.retired)).collect()
+}
+
+/// Gives slots that were not used yet their part of each limit.
+fn begin_shares(picked: &[SlotPick], counters: &mut [MutexGuard<'_, SlotCounters>], state: &ShareState) {
+    picked.iter().zip(counters).for_each(|(pick, counters)| counters.begin(state, &pick.spec));
 }
 
 fn enter(pick: &SlotPick, counters: &mut SlotCounters, place: bool, now: UnixNanos) {

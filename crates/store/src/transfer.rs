@@ -1,6 +1,7 @@
 //! Copies keys, operators, audit log and ledger to empty stores elsewhere, and checks the copy. Must not know why.
 
 use std::fmt;
+use std::sync::Arc;
 
 use headrace_identity::{AuditSummary, HashSecret, IdentityContents, IdentityError, StoreError};
 use headrace_ledger::{Journal as _, JournalError, JournalHistory, JournalRow};
@@ -96,7 +97,7 @@ impl Storage {
         }
         drop(target);
         match to.url().database() {
-            Some(database) => PostgresKeyStore::open(std::sync::Arc::clone(database))?.fill(&contents)?,
+            Some(database) => PostgresKeyStore::open(Arc::clone(database))?.fill(&contents)?,
             None => SqliteKeyStore::open(&to.path(StoreName::Identities))?.fill(&contents)?,
         }
         let report = to.reader().ledger().verify()?;
@@ -125,7 +126,7 @@ enum JournalTarget {
 impl JournalTarget {
     fn open(to: &Storage) -> Result<Self, JournalError> {
         Ok(match to.url().database() {
-            Some(database) => Self::Postgres(PostgresJournalFiller::open(std::sync::Arc::clone(database))?),
+            Some(database) => Self::Postgres(PostgresJournalFiller::open(Arc::clone(database))?),
             None => Self::Sqlite(SqliteJournal::open(&to.path(StoreName::Ledger))?),
         })
     }

@@ -14,8 +14,7 @@ impl SqliteKeyStore {
     /// [`StoreError::Duplicate`] if the file has identities already. [`StoreError::Corrupt`] if the audit log does not
     /// have the same end afterwards. After an error, the file is as before.
     pub fn fill(&self, contents: &IdentityContents) -> Result<(), StoreError> {
-        let contents = contents.clone();
-        self.write("copying identities", async move |connection| {
+        self.write("copying identities", async |connection| {
             let taken = "SELECT 1 FROM orgs UNION ALL SELECT 1 FROM operators UNION ALL SELECT 1 FROM audit \
                          UNION ALL SELECT 1 FROM secret_check";
             if sqlx::query(taken).fetch_optional(&mut *connection).await?.is_some() {
