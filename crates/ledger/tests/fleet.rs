@@ -4,15 +4,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "support/gateways.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod gateways;
 #[path = "support/world.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use headrace_domain::{Clock, HoldId, ManualClock, UnixNanos};
@@ -22,38 +22,12 @@ use headrace_ledger::{
     TurnHand, TurnOutcome, decode_row, verify::verify,
 };
 
+use gateways::{Random, number, opened, poll};
 use world::{START, at, grant, hold, hold_id, open, settle};
 
 const SEEDS: u64 = 1_500;
 const BALANCE: i64 = 1_000;
 const LEASE: Duration = Duration::from_secs(15);
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
-
-fn poll(pending: &mut PendingBatch) -> Option<Vec<CommandResult>> {
-    match Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => Some(result.verdicts),
-        Poll::Pending => None,
-    }
-}
 
 /// A gateway, its journal and the calls that it serves.
 struct Gateway {
@@ -90,23 +64,9 @@ fn options() -> SharedLedgerOptions {
     SharedLedgerOptions { lease: LEASE, snapshot_rows: 20, ..SharedLedgerOptions::default() }
 }
 
-/// Opens a gateway under a fresh name. Returns `None` if the journal's head is locked.
+/// Opens a gateway whose machine's clock is `ahead` nanoseconds ahead.
 fn join(journal: &MemorySharedJournal, clock: &Arc<ManualClock>, owner: u128, ahead: i64) -> Gateway {
-    let handle = journal.other_handle();
-    let mut renamed = owner << 32;
-    let next_owner = Box::new(move || {
-        renamed += 1;
-        Owner::new(renamed)
-    });
-    let (ledger, hand) = SharedLedger::open_by_hand(
-        Box::new(handle.clone()),
-        Box::new(handle.clone()),
-        Owner::new(owner),
-        next_owner,
-        Arc::clone(clock) as Arc<dyn Clock>,
-        options(),
-    )
-    .unwrap();
+    let (ledger, hand, handle) = opened(journal, clock, owner, options());
     Gateway {
         ledger,
         hand,
@@ -430,10 +390,6 @@ impl Events {
         }
         events
     }
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
 #[test]

@@ -4,43 +4,28 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "support/gateways.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod gateways;
 #[path = "support/world.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod world;
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use headrace_domain::{Clock, ManualClock, UnixNanos};
 use headrace_ledger::{
     CallerCheck, CommandResult, CommitFault, JournalError, JournalEvent, LedgerClient as _, LedgerRefusal,
-    MemorySharedJournal, Owner, PendingBatch, SharedIdentities, SharedLedger, SharedLedgerOptions, TurnHand,
+    MemorySharedJournal, PendingBatch, SharedIdentities, SharedLedger, SharedLedgerOptions, TurnHand,
     decode_row,
 };
 
+use gateways::{Random, number, opened, poll};
 use world::{START, at, grant, hold, open};
 
 const KEYS: usize = 6;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % bound
-    }
-
-    fn index(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).unwrap()
-    }
-}
 
 /// The revoked keys, in the order of their revocation: one list in the database, and one copy in each gateway.
 struct KnownKeys {
@@ -94,13 +79,6 @@ struct World {
     ended: usize,
 }
 
-fn poll(pending: &mut PendingBatch) -> Option<CommandResult> {
-    match Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result.verdicts.into_iter().next(),
-        Poll::Pending => None,
-    }
-}
-
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
@@ -111,9 +89,9 @@ impl World {
         let count = 2 + u128::from(random.below(3));
         let mut gateways: Vec<_> =
             (1..=count).map(|owner| gateway(owner, &journal, &clock, &revoked)).collect();
-        let mut opened = gateways[0].ledger.decide(vec![open("o", "p"), grant("o", 1_000_000)], at(0));
+        let mut funded = gateways[0].ledger.decide(vec![open("o", "p"), grant("o", 1_000_000)], at(0));
         gateways[0].hand.turn();
-        assert!(poll(&mut opened).unwrap().is_done());
+        assert!(poll(&mut funded).unwrap()[0].is_done());
         Self { random, clock, journal, revoked, gateways, keys_of_holds: BTreeMap::new(), ended: 0 }
     }
 
@@ -164,14 +142,14 @@ impl World {
     fn listen(&mut self, index: usize) {
         let (revoked, ended) = (self.revoked.lock().unwrap().clone(), &mut self.ended);
         self.gateways[index].asked.retain_mut(|(id, key, pending)| {
-            match poll(pending) {
-                None => return true,
-                Some(CommandResult::Done(_) | CommandResult::Refused(LedgerRefusal::Unavailable { .. })) => {}
-                Some(CommandResult::Refused(LedgerRefusal::CallerEnded)) => {
+            let Some(verdicts) = poll(pending) else { return true };
+            match &verdicts[0] {
+                CommandResult::Done(_) | CommandResult::Refused(LedgerRefusal::Unavailable { .. }) => {}
+                CommandResult::Refused(LedgerRefusal::CallerEnded) => {
                     assert!(revoked.contains(key), "key {key} of hold {id} is valid");
                     *ended += 1;
                 }
-                Some(other) => panic!("hold {id}: {other:?}"),
+                other => panic!("hold {id}: {other:?}"),
             }
             false
         });
@@ -216,21 +194,7 @@ fn gateway(
     clock: &Arc<ManualClock>,
     revoked: &Arc<Mutex<Vec<usize>>>,
 ) -> Gateway {
-    let handle = journal.other_handle();
-    let mut renamed = owner << 32;
-    let next_owner = Box::new(move || {
-        renamed += 1;
-        Owner::new(renamed)
-    });
-    let (ledger, hand) = SharedLedger::open_by_hand(
-        Box::new(handle.clone()),
-        Box::new(handle.clone()),
-        Owner::new(owner),
-        next_owner,
-        Arc::clone(clock) as Arc<dyn Clock>,
-        SharedLedgerOptions::default(),
-    )
-    .unwrap();
+    let (ledger, hand, handle) = opened(journal, clock, owner, SharedLedgerOptions::default());
     let known = Arc::new(KnownKeys {
         database: Arc::clone(revoked),
         loaded: Mutex::default(),
@@ -238,10 +202,6 @@ fn gateway(
     });
     ledger.check_callers(Arc::clone(&known) as Arc<dyn SharedIdentities>);
     Gateway { ledger, hand, journal: handle, known, asked: Vec::new() }
-}
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap())
 }
 
 #[test]

@@ -174,13 +174,13 @@ mod tests {
 
     #[test]
     fn a_worker_of_before_takes_no_more_than_it_knows() {
-        let mut told = about();
-        (told.models[0].holds_forms, told.models[0].fuller_jobs) = (true, true);
-        told.models[0].capabilities.short_context = Some(64);
-        let now = read(&told).unwrap();
+        let mut sent = about();
+        (sent.models[0].holds_forms, sent.models[0].fuller_jobs) = (true, true);
+        sent.models[0].capabilities.short_context = Some(64);
+        let now = read(&sent).unwrap();
         assert!(now.models[0].holds_forms && now.models[0].fuller_jobs);
         assert_eq!(now.models[0].capabilities.short_context, Some(64));
-        let mut old = serde_json::to_value(&told).unwrap();
+        let mut old = serde_json::to_value(&sent).unwrap();
         let model = old["models"][0].as_object_mut().unwrap();
         assert!(model.remove("holds_forms").is_some() && model.remove("fuller_jobs").is_some());
         assert!(model["capabilities"].as_object_mut().unwrap().remove("short_context").is_some());
