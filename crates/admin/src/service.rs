@@ -196,33 +196,6 @@ impl AdminService {
         Ok(u64::try_from(commands.len()).unwrap_or(u64::MAX))
     }
 
-    /// Loads what other gateways changed, because a command may name what one of them made a moment ago. If it cannot be
-    /// loaded, the command works with what is known.
-    fn load_changes_for(&self, command: &AdminCommand) {
-        let is_independent = match command {
-            AdminCommand::Status
-            | AdminCommand::Now
-            | AdminCommand::RecentCalls { .. }
-            | AdminCommand::Reload
-            | AdminCommand::Upstreams { .. }
-            | AdminCommand::Routes { .. } => true,
-            // A known key is revoked at once, even if the database is away.
-            AdminCommand::RevokeKey { id } => self.directory.key(id).is_some(),
-            _ => false,
-        };
-        if is_independent {
-            return;
-        }
-        // The regular poll reports what fails here.
-        let is_read = self.directory.refresh().is_ok();
-        if is_read
-            && self.directory.changes_loaded() > 0
-            && let Some(operators) = &self.operators
-        {
-            let _ = operators.refresh();
-        }
-    }
-
     /// Executes a command. Blocks.
     ///
     /// # Errors
@@ -236,10 +209,7 @@ impl AdminService {
     ) -> Result<AdminReply, AdminError> {
         self.load_changes_for(&command);
         match command {
-            AdminCommand::Status => Ok(AdminReply::Status(ServerStatus {
-                totals: self.ledger.totals().into(),
-                ..(self.status)()
-            })),
+            AdminCommand::Status => Ok(AdminReply::Status(self.server_status())),
             AdminCommand::Now => match &self.now {
                 Some(look) => Ok(AdminReply::Now(look())),
                 None => Err(not_running()),
@@ -508,6 +478,7 @@ fn unexpected(receipt: &Receipt) -> AdminError {
     AdminError::new(AdminCode::Internal, format!("the ledger answered {receipt:?}"), "")
 }
 
+mod gateways;
 mod lend;
 mod money;
 mod operators;

@@ -155,6 +155,20 @@ pub enum GatewayState {
     Dead,
 }
 
+impl GatewayState {
+    /// Every state.
+    pub const ALL: [Self; 3] = [Self::Live, Self::Left, Self::Dead];
+
+    /// The word for operators and in databases.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Left => "left",
+            Self::Dead => "dead",
+        }
+    }
+}
+
 /// A ledger of this process, with its journal to read.
 #[derive(Clone)]
 pub struct LocalLedgerAdmin {

@@ -40,17 +40,15 @@ impl PostgresJournalHistory {
 
 fn gateway_of(row: &Row) -> Result<GatewayRecord, JournalError> {
     let unsigned = |column: usize| u64::try_from(row.get::<_, i64>(column)).unwrap_or(0);
+    let (name, unknown): (&str, _) = (row.get(5), "a gateway's state in the database is unknown");
+    let state = GatewayState::ALL.into_iter().find(|state| state.name() == name);
     Ok(GatewayRecord {
         owner: owner_of(row.get(0))?,
         name: row.get(1),
         version: row.get(2),
         joined: UnixNanos::new(unsigned(3).saturating_mul(1_000)),
         unseen: Duration::from_millis(unsigned(4)),
-        state: match row.get(5) {
-            "live" => GatewayState::Live,
-            "left" => GatewayState::Left,
-            _ => GatewayState::Dead,
-        },
+        state: state.ok_or_else(|| JournalError::Io(unknown.to_owned()))?,
     })
 }
 

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_admin::{GatewayView, ServerStatus, StoreView};
+use headrace_admin::{ServerStatus, StoreView};
 use headrace_identity::Directory;
-use headrace_ledger::{GatewayRecord, GatewayState, JournalError, LedgerAdmin};
+use headrace_ledger::LedgerAdmin;
 use headrace_objects::{BatchStore, ObjectStore};
 use headrace_store::disk::DiskBallast;
 use headrace_trace::{Metrics, TraceRecorder};
@@ -76,36 +76,11 @@ impl StoreHealth {
     pub(crate) fn status(&self) -> ServerStatus {
         let view =
             |(store, failing): (&str, Failing)| StoreView { store: store.to_owned(), failing: failing(self) };
-        let (gateways, gateways_failing) = match self.gateways() {
-            Ok(gateways) => (gateways, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
-        };
         ServerStatus {
             stores: STORES.map(view).into(),
-            gateways,
-            gateways_failing,
             revocations_waiting: u64::try_from(self.directory.revocations_waiting()).unwrap_or(u64::MAX),
             ..ServerStatus::default()
         }
-    }
-
-    /// The gateways that share the ledger. Blocks for at most a second.
-    fn gateways(&self) -> Result<Vec<GatewayView>, JournalError> {
-        let own = self.ledger.owner();
-        let view = |gateway: GatewayRecord| GatewayView {
-            is_this: Some(gateway.owner) == own,
-            name: gateway.name,
-            version: gateway.version,
-            state: match gateway.state {
-                GatewayState::Live => "live",
-                GatewayState::Left => "left",
-                GatewayState::Dead => "dead",
-            }
-            .to_owned(),
-            joined: gateway.joined,
-            unseen_ms: u64::try_from(gateway.unseen.as_millis()).unwrap_or(u64::MAX),
-        };
-        Ok(self.ledger.history().gateways()?.into_iter().map(view).collect())
     }
 
     /// Registers one gauge per store, and one for waiting revocations.
