@@ -124,7 +124,7 @@ impl VerificationKey {
             None => None,
         };
         let algorithms = match kty.as_str() {
-            "RSA" => rsa_keys(&decode(&n?)?, &decode(&e?)?, own),
+            "RSA" => rsa_keys(&decode(&n?)?, &decode(&e?)?),
             "EC" => elliptic_key(&crv?, &decode(&x?)?, &decode(&y?)?).into_iter().collect(),
             "OKP" if crv.as_deref() == Some("Ed25519") => {
                 let key = ParsedPublicKey::new(&ED25519, decode(&x?)?).ok()?;
@@ -138,11 +138,7 @@ impl VerificationKey {
     }
 }
 
-fn rsa_keys(
-    n: &[u8],
-    e: &[u8],
-    own: Option<SignatureAlgorithm>,
-) -> Vec<(SignatureAlgorithm, ParsedPublicKey)> {
+fn rsa_keys(n: &[u8], e: &[u8]) -> Vec<(SignatureAlgorithm, ParsedPublicKey)> {
     /// 2,048 and 8,192 bits.
     const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=1024;
     let first = n.iter().position(|&byte| byte != 0).unwrap_or(n.len());
@@ -152,8 +148,8 @@ fn rsa_keys(
         return Vec::new();
     }
     let components = RsaPublicKeyComponents { n, e };
-    let wanted = SignatureAlgorithm::OF_RSA.into_iter().filter(|of| own.is_none_or(|own| own == *of));
-    wanted.filter_map(|of| Some((of, components.to_parsed_public_key(of.rsa()?).ok()?))).collect()
+    let parsed = |of: SignatureAlgorithm| Some((of, components.to_parsed_public_key(of.rsa()?).ok()?));
+    SignatureAlgorithm::OF_RSA.into_iter().filter_map(parsed).collect()
 }
 
 fn elliptic_key(crv: &str, x: &[u8], y: &[u8]) -> Option<(SignatureAlgorithm, ParsedPublicKey)> {

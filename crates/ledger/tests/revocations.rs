@@ -27,15 +27,24 @@ use world::{START, at, grant, hold, open};
 
 const KEYS: usize = 6;
 
+/// What happens at a look. `None` if nothing does.
+type LookAction = Option<Box<dyn FnOnce() + Send>>;
+
 /// The revoked keys, in the order of their revocation: one list in the database, and one copy in each gateway.
 struct KnownKeys {
     database: Arc<Mutex<Vec<usize>>>,
     loaded: Mutex<Vec<usize>>,
     is_cut: Mutex<bool>,
+    /// What happens at the next looks at the number of loaded changes, the last one first.
+    looks: Mutex<Vec<LookAction>>,
 }
 
 impl SharedIdentities for KnownKeys {
     fn loaded(&self) -> u64 {
+        let next = self.looks.lock().unwrap().pop().flatten();
+        if let Some(act) = next {
+            act();
+        }
         self.loaded.lock().unwrap().len() as u64
     }
 
@@ -199,6 +208,7 @@ fn gateway(
         database: Arc::clone(revoked),
         loaded: Mutex::default(),
         is_cut: Mutex::default(),
+        looks: Mutex::default(),
     });
     ledger.check_callers(Arc::clone(&known) as Arc<dyn SharedIdentities>);
     Gateway { ledger, hand, journal: handle, known, asked: Vec::new() }
@@ -218,4 +228,26 @@ fn no_hold_is_taken_with_a_key_after_its_revocation_was_acknowledged() {
     }
     println!("{ended} calls were refused because their key was revoked");
     assert!(number("HEADRACE_SEED").is_some() || ended > 1_000, "the races happened");
+}
+
+#[test]
+fn a_call_that_arrives_within_a_turn_is_checked_in_the_next_one() {
+    let mut world = World::new(1);
+    let [gateway, ..] = world.gateways.as_mut_slice() else { panic!("two gateways") };
+    assert!(world.journal.change_identities());
+    world.revoked.lock().unwrap().push(0);
+    let (ledger, known) = (gateway.ledger.clone(), Arc::clone(&gateway.known));
+    let asked = Arc::new(Mutex::new(None));
+    let (slot, caller) = (Arc::clone(&asked), Arc::new(Caller { key: 0, known: Arc::clone(&known) }));
+    let arrives = move || {
+        *slot.lock().unwrap() = Some(ledger.decide_for(caller, vec![hold(1, 1)], at(0)));
+    };
+    // The first look finds that no caller waits; the call arrives at the second one.
+    *known.looks.lock().unwrap() = vec![Some(Box::new(arrives)), None];
+    gateway.hand.turn();
+    let mut pending = asked.lock().unwrap().take().unwrap();
+    assert!(poll(&mut pending).is_none(), "it waits for a turn that has loaded the revocation");
+    gateway.hand.turn();
+    let verdicts = poll(&mut pending).unwrap();
+    assert_eq!(verdicts, [CommandResult::Refused(LedgerRefusal::CallerEnded)]);
 }

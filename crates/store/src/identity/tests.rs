@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region};
 use headrace_identity::{
-    AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityError, KeyHash, KeyRecord,
-    MemoryKeyStore, ModelAccess, NewKey, OperatorId, OperatorRecord, OperatorStore, Operators, Role,
-    StoredOperator,
+    AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityContents, IdentityError,
+    KeyHash, KeyRecord, MemoryKeyStore, ModelAccess, NewKey, OperatorId, OperatorRecord, OperatorStore,
+    Operators, Role, StoredOperator,
 };
 use proptest::prelude::*;
 use sqlx::Connection;
@@ -159,6 +159,17 @@ proptest! {
             prop_assert_eq!(memory.audit_of("test", None, 5), sqlite.audit_of("test", None, 5));
             prop_assert_eq!(memory.verify_audit(), sqlite.verify_audit());
         }
+        // A copy in an empty file has everything, and no file is filled twice.
+        let contents = IdentityContents::read(&memory, &memory, &HashSecret::new([7; 32])).unwrap();
+        let (_dir, path) = file();
+        let copy = SqliteKeyStore::open(&path).unwrap();
+        prop_assert_eq!(copy.fill(&contents), Ok(()));
+        prop_assert_eq!(copy.fill(&contents), Err(StoreError::Duplicate { what: "set of identities" }));
+        prop_assert_eq!(memory.load_all(), copy.load_all());
+        prop_assert_eq!(memory.operators(), copy.operators());
+        prop_assert_eq!(memory.audit(0, 1_000), copy.audit(0, 1_000));
+        prop_assert_eq!(memory.verify_audit(), copy.verify_audit());
+        prop_assert_eq!(memory.announced(), copy.announced());
     }
 }
 
