@@ -336,3 +336,28 @@ fn newer_foreign_and_damaged_files_are_refused() {
     std::fs::write(&path, "this is a diary, not a database, and it is long enough to look like one").unwrap();
     assert!(matches!(SqliteKeyStore::open(&path), Err(StoreError::Unavailable { .. })));
 }
+
+#[test]
+fn a_copy_has_both_secrets_of_a_rotated_key() {
+    let ((_dir, path), (_other, copied)) = (file(), file());
+    let secret = || HashSecret::new([7; 32]);
+    let store = Arc::new(SqliteKeyStore::open(&path).unwrap());
+    let directory = Directory::open(Arc::clone(&store) as _, secret()).unwrap();
+    let (org, project) = (OrgId::new("acme").unwrap(), ProjectId::new("web").unwrap());
+    let (now, none) = (UnixNanos::new(1_000), RateLimits::default());
+    directory.create_org(org.clone(), none, "ops", now).unwrap();
+    directory.create_project(project.clone(), org.clone(), none, "ops", now).unwrap();
+    let (key, first) = directory.create_key(NewKey::new(org, project, "k"), "ops", now).unwrap();
+    let (_, second) = directory.rotate_key(&key.id, std::time::Duration::from_secs(60), "ops", now).unwrap();
+
+    let contents = IdentityContents::read(store.as_ref(), store.as_ref(), &secret()).unwrap();
+    let copy = SqliteKeyStore::open(&copied).unwrap();
+    copy.fill(&contents).unwrap();
+    let copy = Directory::open(Arc::new(copy), secret()).unwrap();
+    assert_eq!(copy.list(), directory.list());
+    for (number, secret) in [(1, first), (2, second)] {
+        assert_eq!(copy.authenticate(secret.expose_secret(), now).unwrap().secret_number, number);
+    }
+    let other = IdentityContents::read(store.as_ref(), store.as_ref(), &HashSecret::new([8; 32]));
+    assert_eq!(other, Err(IdentityError::WrongSecret));
+}
