@@ -9,7 +9,7 @@ use crate::shell::{Done, Failure, Place};
 const ENVIRONMENT: &str = "venv-cuda";
 const REQUIREMENTS: &str = "crates/cuda/kernels/requirements.txt";
 /// The oldest supported architecture, and the one that the kernels are tuned for.
-const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
+const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90a"];
 
 /// Lints the crate with the feature `cuda`, and compiles every kernel for each architecture, with its registers and
 /// spills.

@@ -5,16 +5,16 @@
 use std::process::ExitCode;
 
 use headrace_cuda::device::compile;
-use headrace_cuda::kernels::{NAMES, SOURCES};
+use headrace_cuda::kernels::{names, sources};
 
 fn main() -> ExitCode {
     let mut architectures: Vec<String> = std::env::args().skip(1).collect();
     if architectures.is_empty() {
-        architectures = vec!["sm_80".to_owned(), "sm_90".to_owned()];
+        architectures = vec!["sm_80".to_owned(), "sm_90a".to_owned()];
     }
     for architecture in architectures {
         let mut seen = Vec::new();
-        for (file, text) in SOURCES {
+        for (file, text) in sources(&architecture) {
             let compiled = match compile(file, text, &architecture) {
                 Ok(compiled) => compiled,
                 Err(error) => {
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             println!("{name:<18} {registers:>9} {shared:>14} {spilled:>12}");
         }
         // An older NVRTC reports nothing, but produces the image.
-        let missing = NAMES.iter().filter(|name| !seen.iter().any(|kernel| kernel.name == **name));
+        let missing = names(&architecture).filter(|name| !seen.iter().any(|kernel| kernel.name == *name));
         let missing: Vec<_> = missing.collect();
         if !seen.is_empty() && !missing.is_empty() {
             eprintln!("{architecture}: not compiled: {missing:?}");

@@ -129,10 +129,74 @@ struct Seen {
     }
 };
 
-// One tile, from nothing. `first_value`: the first dimension of the values that this warp sums.
+// Where a key head's pages are in memory. `first_value` is the first dimension of the values that a warp sums.
 template <int DIMS>
-DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &pages, const int *table, int kv_heads, int kv_head,
-                        int first_value, int tile, const Seen &seen) {
+struct PagesInMemory {
+    const Pages &pages;
+    const int *table;
+    int kv_heads, kv_head, first_value;
+
+    // The page of the 16 positions from `first` on: tokens of DIMS elements.
+    DEVICE_METHOD const bf16 *keys(int first) const {
+        return pages.keys + ((size_t)table[first / 16] * kv_heads + kv_head) * 16 * DIMS;
+    }
+
+    // Dimensions of 16 tokens.
+    DEVICE_METHOD const bf16 *values(int first) const {
+        return pages.values + (((size_t)table[first / 16] * kv_heads + kv_head) * DIMS + first_value) * 16;
+    }
+
+    // Elements 8 · chunk to 8 · chunk + 7 of a token's key.
+    DEVICE_METHOD uint4 key(int first, int token, int chunk) const {
+        return *(const uint4 *)(keys(first) + token * DIMS + 8 * chunk);
+    }
+
+    // Tokens 4t to 4t + 3 of a dimension.
+    DEVICE_METHOD uint2 value(int first, int dimension, int t) const {
+        return *(const uint2 *)(values(first) + dimension * 16 + 4 * t);
+    }
+};
+
+// The pages of one tile in shared memory: four pages of keys, then four of values.
+template <int DIMS>
+struct PagesInShared {
+    static constexpr int KEY_CHUNKS = 2 * DIMS, VALUE_CHUNKS = 2 * VALUES(DIMS);  // of 16 bytes in a page
+    static constexpr int CHUNKS = TILE / 16 * (KEY_CHUNKS + VALUE_CHUNKS);
+
+    const uint4 *tile;
+
+    // Neighbouring tokens use different banks.
+    static DEVICE_METHOD int key_chunk(int token, int chunk) {
+        return token * (DIMS / 8) + (DIMS % 64 == 0 ? chunk ^ ((token & 1) << 2) : chunk);
+    }
+
+    DEVICE_METHOD uint4 key(int first, int token, int chunk) const {
+        return tile[first / 16 % (TILE / 16) * KEY_CHUNKS + key_chunk(token, chunk)];
+    }
+
+    DEVICE_METHOD uint2 value(int first, int dimension, int t) const {
+        const uint4 *page = tile + TILE / 16 * KEY_CHUNKS + first / 16 % (TILE / 16) * VALUE_CHUNKS;
+        return ((const uint2 *)page)[dimension * 4 + t];
+    }
+
+    // Requests the pages of a tile that hold positions from `begin` to before `end`, with all 128 threads of a block.
+    static DEVICE_METHOD void request(uint4 *to, const PagesInMemory<DIMS> &from, int tile, int begin, int end) {
+#pragma unroll
+        for (int page = 0; page < TILE / 16; ++page) {
+            int first = tile * TILE + page * 16;
+            if (first >= end || first + 16 <= begin) continue;
+            const uint4 *keys = (const uint4 *)from.keys(first), *values = (const uint4 *)from.values(first);
+            uint4 *to_keys = to + page * KEY_CHUNKS, *to_values = to + TILE / 16 * KEY_CHUNKS + page * VALUE_CHUNKS;
+            for (int i = threadIdx.x; i < KEY_CHUNKS; i += 128)
+                copy_async(to_keys + key_chunk(i / (DIMS / 8), i % (DIMS / 8)), keys + i, true);
+            for (int i = threadIdx.x; i < VALUE_CHUNKS; i += 128) copy_async(to_values + i, values + i, true);
+        }
+    }
+};
+
+// One tile, from nothing.
+template <int DIMS, typename From>
+DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const From &from, int tile, const Seen &seen) {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float scores[TILE / 8][4];
 #pragma unroll
@@ -144,11 +208,10 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
         // Column n of the first half is token 4·(n / 2) + n % 2 of the block, of the second half the one two behind it: so the
         // weights come out as the next product takes them, four neighbouring tokens to a thread.
         int token = 4 * (g / 2) + g % 2 + 2 * (half % 2);
-        const bf16 *key = pages.keys + (((size_t)table[first / 16] * kv_heads + kv_head) * 16 + token) * DIMS + 8 * t;
         float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int j = 0; j < DIMS / 32; ++j)
-            product_of_32(c, rows.queries[j][0], rows.queries[j][1], *(const uint4 *)(key + 32 * j));
+            product_of_32(c, rows.queries[j][0], rows.queries[j][1], from.key(first, token, 4 * j + t));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             int position = first + 4 * t + i % 2 + 2 * (half % 2);
@@ -168,8 +231,8 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
     for (int half = 0; half < TILE / 8; ++half)
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float from = out.greatest[r] == -INFINITY ? 0.0f : out.greatest[r];
-            weights[half][r] = pack_bf16(exp2_of(scores[half][2 * r] - from), exp2_of(scores[half][2 * r + 1] - from));
+            float most = out.greatest[r] == -INFINITY ? 0.0f : out.greatest[r];
+            weights[half][r] = pack_bf16(exp2_of(scores[half][2 * r] - most), exp2_of(scores[half][2 * r + 1] - most));
             // What is summed is what weighs: the rounded values.
             sum[r] = sum[r] + (low_half(weights[half][r]) + high_half(weights[half][r]));
         }
@@ -183,10 +246,9 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const Pages &p
     for (int block = 0; block < TILE / 16; ++block) {
         int first = tile * TILE + block * 16, mine = first + 4 * t;
         if (first >= seen.end || first + 16 <= seen.begin) continue;
-        const bf16 *value = pages.values + (((size_t)table[first / 16] * kv_heads + kv_head) * DIMS + first_value + g) * 16 + 4 * t;
 #pragma unroll
         for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
-            uint2 v = *(const uint2 *)(value + d * 8 * 16);
+            uint2 v = from.value(first, 8 * d + g, t);
             // Nothing times what was never written may be no number.
             if (first + 16 > seen.end) {
                 if (mine >= seen.end) v.x = 0;
@@ -213,6 +275,8 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
                        float scale, float cap) {
     __shared__ float greatest[SPLIT_TILES][ROWS], sums[SPLIT_TILES][ROWS];
     __shared__ float weighed[SPLIT_TILES][ROWS][VALUES(DIMS)];
+    allow_next();
+    wait_for_previous();
     Entry e = entries[blockIdx.z];
     int group = heads / kv_heads, kv_head = blockIdx.y / PARTS(DIMS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first_value = blockIdx.y % PARTS(DIMS) * VALUES(DIMS), here = smaller(e.rows - e.from, ROWS);
@@ -223,9 +287,18 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
     int tile = split * SPLIT_TILES + warp;
     State<DIMS> state;
     if (tile * TILE < end && (tile + 1) * TILE > seen.begin) {
+        PagesInMemory<DIMS> from = {pages, pages.blocks + e.table, kv_heads, kv_head, first_value};
+        // All pages are requested before the first is needed.
+#pragma unroll
+        for (int page = 0; page < TILE / 16; ++page) {
+            int first = tile * TILE + page * 16;
+            if (first >= end || first + 16 <= seen.begin) continue;
+            for (int i = lane * 64; i < 16 * DIMS; i += 32 * 64) prefetch(from.keys(first) + i);
+            for (int i = lane * 64; i < 16 * VALUES(DIMS); i += 32 * 64) prefetch(from.values(first) + i);
+        }
         Rows<DIMS> rows;
         rows.read(e, queries, e.from, heads, group, kv_head);
-        attend_tile<DIMS>(state, rows, pages, pages.blocks + e.table, kv_heads, kv_head, first_value, tile, seen);
+        attend_tile<DIMS>(state, rows, from, tile, seen);
     } else {
         state.clear();
     }
@@ -256,6 +329,8 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
 template <int DIMS>
 DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int heads, int kv_heads, int head_dim, int stride, int splits,
                  int window) {
+    allow_next();
+    wait_for_previous();
     Entry e = entries[blockIdx.y];
     int group = heads / kv_heads, kv_head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int here = smaller(e.rows - e.from, ROWS);
@@ -277,40 +352,73 @@ DEVICE void join(const Entry *entries, const float *partial, bf16 *out, int head
     }
 }
 
-// A block for 64 rows of an entry, a key head and a part of its values, a warp for 16 of the rows, which goes through all they see. What whole splits
-// came to is needed once in 256 positions, so it stands in shared memory, where each thread has places of its own.
+// A block for 64 rows of an entry, a key head and a part of its values, a warp for 16 of the rows. The block reads tile after tile into
+// shared memory, and each warp takes those that its rows see. The sums over whole splits are needed once in 256 positions, so they are
+// kept in shared memory, where each thread has places of its own.
 template <int DIMS>
 DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, bf16 *out, int heads, int kv_heads, int head_dim,
                         int stride, int window, float scale, float cap) {
+    DYNAMIC_SHARED(memory);
+    // Tiles that are read ahead. Wide heads leave room for none.
+    constexpr int STAGES = DIMS > 128 ? 1 : 2;
+    allow_next();
+    wait_for_previous();
     Entry e = entries[blockIdx.x];
     int group = heads / kv_heads, kv_head = blockIdx.y / PARTS(DIMS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first_value = blockIdx.y % PARTS(DIMS) * VALUES(DIMS);
-    int first = e.from + ROWS * warp;
-    if (first >= e.rows) return;
-    int here = smaller(e.rows - first, ROWS);
-    Seen seen = {first_seen(e, first, group, window), e.start + (first + here - 1) / group + 1, window, scale, cap};
+    int first = e.from + ROWS * warp, here = smaller(e.rows - first, ROWS);
+    bool has_rows = here > 0;
+    Seen seen = {0, 0, window, scale, cap};
+    if (has_rows) seen.begin = first_seen(e, first, group, window), seen.end = e.start + (first + here - 1) / group + 1;
+    // What the block sees.
+    int begin = first_seen(e, e.from, group, window), end = e.start + (smaller(e.rows, e.from + 4 * ROWS) - 1) / group + 1;
+    PagesInMemory<DIMS> from = {pages, pages.blocks + e.table, kv_heads, kv_head, first_value};
     Rows<DIMS> rows;
     rows.read(e, queries, first, heads, group, kv_head);
-    __shared__ float4 whole[VALUES(DIMS) / 8][128];
+    float4(*whole)[128] = (float4(*)[128])memory;
+    uint4 *stages = (uint4 *)(memory + VALUES(DIMS) / 8 * 128 * sizeof(float4));
     State<DIMS> split, one;
     float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
     for (int d = 0; d < VALUES(DIMS) / 8; ++d) whole[d][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     split.clear();
-    for (int tile = seen.begin / TILE; tile * TILE < seen.end; ++tile) {
-        if (tile % SPLIT_TILES == 0) split.clear();
-        attend_tile<DIMS>(one, rows, pages, pages.blocks + e.table, kv_heads, kv_head, first_value, tile, seen);
-        merge(split, one);
-        if (tile % SPLIT_TILES != SPLIT_TILES - 1 && (tile + 1) * TILE < seen.end) continue;
-        Merge upper(most[0], split.greatest[0]), lower(most[1], split.greatest[1]);
-        sum[0] = upper.of(sum[0], split.sum[0]);
-        sum[1] = lower.of(sum[1], split.sum[1]);
-#pragma unroll
-        for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
-            float4 w = whole[d][threadIdx.x];
-            whole[d][threadIdx.x] = make_float4(upper.of(w.x, split.weighed[d][0]), upper.of(w.y, split.weighed[d][1]),
-                                                lower.of(w.z, split.weighed[d][2]), lower.of(w.w, split.weighed[d][3]));
+    int tile = begin / TILE, last = (end + TILE - 1) / TILE;
+    if (STAGES > 1) PagesInShared<DIMS>::request(stages, from, tile, begin, end);
+    copies_commit();
+    for (int count = 0; tile < last; ++tile, ++count) {
+        if (STAGES > 1) {
+            if (tile + 1 < last)
+                PagesInShared<DIMS>::request(stages + (count + 1) % STAGES * PagesInShared<DIMS>::CHUNKS, from, tile + 1, begin, end);
+            copies_commit();
+            copies_wait<1>();
+        } else {
+            PagesInShared<DIMS>::request(stages, from, tile, begin, end);
+            copies_commit();
+            copies_wait<0>();
         }
+        __syncthreads();
+        if (tile * TILE < seen.end && (tile + 1) * TILE > seen.begin) {
+            if (tile % SPLIT_TILES == 0) split.clear();
+            PagesInShared<DIMS> pages_of_tile = {stages + count % STAGES * PagesInShared<DIMS>::CHUNKS};
+            attend_tile<DIMS>(one, rows, pages_of_tile, tile, seen);
+            merge(split, one);
+            if (tile % SPLIT_TILES == SPLIT_TILES - 1 || (tile + 1) * TILE >= seen.end) {
+                Merge upper(most[0], split.greatest[0]), lower(most[1], split.greatest[1]);
+                sum[0] = upper.of(sum[0], split.sum[0]);
+                sum[1] = lower.of(sum[1], split.sum[1]);
+#pragma unroll
+                for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
+                    float4 w = whole[d][threadIdx.x];
+                    whole[d][threadIdx.x] =
+                        make_float4(upper.of(w.x, split.weighed[d][0]), upper.of(w.y, split.weighed[d][1]),
+                                    lower.of(w.z, split.weighed[d][2]), lower.of(w.w, split.weighed[d][3]));
+                }
+            }
+        }
+        // The tile's place is written again by the next request.
+        __syncthreads();
     }
+    copies_wait<0>();
+    if (!has_rows) return;
     for (int r = 0; r < 2; ++r) {
         int row = first + lane / 4 + 8 * r;
         if (row >= e.rows) continue;

@@ -49,13 +49,32 @@ DEVICE void copies_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory");
 }
 
-// Weights are read once: they go past the first cache.
+// Weights are read once, so they do not go into the first cache.
 DEVICE uint4 load_once(const void *from) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(from));
     return v;
+}
+
+// Brings the 128 bytes around an address to the second cache, later.
+DEVICE void prefetch(const void *from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+// A kernel may be started before the previous one has ended. Every kernel calls `wait_for_previous` before it reads or writes memory
+// that another kernel uses, and before any of its threads returns. `allow_next` permits the next kernel to start.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+DEVICE void allow_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 
 // What another block of this launch wrote.
@@ -126,6 +145,11 @@ DEVICE int smaller(int a, int b) {
 DEVICE float warp_sum(float x) {
     for (int mask = 16; mask > 0; mask >>= 1) x = x + exchange(x, mask);
     return x;
+}
+
+// The product of 16 inputs. A thread holds inputs 4t to 4t+3 for t = lane % 4.
+DEVICE void product_of_16(float (&c)[4], uint2 upper, uint2 lower, uint2 b) {
+    tensor_product(c, upper.x, lower.x, upper.y, lower.y, b.x, b.y);
 }
 
 // The two products of 32 inputs. A thread holds 16 bytes of a row, inputs 8t to 8t+7 for t = lane % 4: the first product takes

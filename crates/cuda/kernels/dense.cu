@@ -1,62 +1,16 @@
-// Products with weights: `out[row][feature] = Σ_k weights[feature][k] · rows[row][k]`, bf16 in, f32 sums.
-//
-// Same bits. Every output has one shape of reduction, whichever kernel computes it and however many rows there are: the inputs
-// are parted into four quarters (at whole steps of 64); a quarter is one chain of tensor-core products in ascending order,
-// begun at zero, each over the 16 inputs that `product_of_32` says; the quarters are added to zero in ascending order. Weights are always
-// the left operand and rows the right one, and no output's sum looks at another column of the product. Three kernels share
-// that shape: `few` has a warp for each
-// quarter, `whole` goes through all four, `part` leaves each to a block of its own.
+// Products by `mma.sync`, which every GPU from compute capability 8.0 on has. `products.cuh` describes the shape of their sums. Three
+// kinds of kernels share it: `few` has a warp for each quarter, `whole` computes all four in one block, `part` has a block for each.
 
-#define QUARTERS 4
-#define STEP 64
 #define FEW_FEATURES 16
-#define TILE_FEATURES 128
 
-// What becomes of a sum.
-enum Finish {
-    STORE = 0,  // out f32 = sum + bias
-    ADD = 1,    // out f32 = out + factor · (sum + bias): the residual stream
-    GATE = 2,   // out bf16 = silu(gate + bias) · (up + bias); gates and ups alternate by eights among the features
-    GATE_TANH = 3,  // the same with the approximation of GELU by tanh
-};
-
-struct Product {
-    const bf16 *weights;  // features × k
-    const bf16 *rows;     // count × k
-    const float *bias;    // features, or none
-    void *out;            // count × stride
-    int features, k, count, stride, finish;
-    float factor;
-};
-
-DEVICE int quarter_begins(int quarter, int k) {
-    int steps = (k + STEP - 1) / STEP;
-    return smaller(quarter * steps / QUARTERS * STEP, k);
-}
-
-// x · σ(2 · √(2/π) · (x + 0.044715 x³)), which is GELU as tanh approximates it.
-DEVICE float gelu_tanh(float x) {
-    float inner = 1.5957691216057308f * (x + 0.044715f * (x * x * x));
-    return x / (1.0f + exp2_of(-inner * LOG2_E));
-}
-
-// One row's sums of features f and f + 8, of which the second is the up of the first one's gate.
-DEVICE void finish(const Product &p, int row, int f, float first, float second) {
-    if (row >= p.count) return;
-    if (p.bias) {
-        if (f < p.features) first = first + p.bias[f];
-        if (f + 8 < p.features) second = second + p.bias[f + 8];
-    }
-    if (p.finish == GATE || p.finish == GATE_TANH) {
-        if (f + 8 >= p.features) return;
-        float gate = p.finish == GATE ? first / (1.0f + exp2_of(-first * LOG2_E)) : gelu_tanh(first);
-        ((bf16 *)p.out)[(size_t)row * p.stride + (f / 16 * 8 + f % 8)] = to_bf16(gate * second);
-        return;
-    }
-    float *out = (float *)p.out + (size_t)row * p.stride;
-    bool adds = p.finish == ADD;
-    if (f < p.features) out[f] = adds ? out[f] + p.factor * first : first;
-    if (f + 8 < p.features) out[f + 8] = adds ? out[f + 8] + p.factor * second : second;
+// The two fragments of 32 inputs, from the 16 bytes that this thread read: inputs 8t to 8t + 7 for t = lane % 4. The first product takes
+// inputs 0 to 15, which lanes 0 and 1 have, the second takes those of lanes 2 and 3. So pairs of lanes exchange halves. Afterwards lane
+// t has inputs 0, 8, 4 and 12 onward, four each, and the same of the next 16.
+DEVICE void split_inputs(uint4 v, uint2 &first, uint2 &second) {
+    bool upper = threadIdx.x & 2;
+    uint2 received = make_uint2(exchange_bits(upper ? v.x : v.z, 2), exchange_bits(upper ? v.y : v.w, 2));
+    first = upper ? received : make_uint2(v.x, v.y);
+    second = upper ? make_uint2(v.z, v.w) : received;
 }
 
 // Up to 8·COLUMNS rows: a block for 16 features, a warp for each quarter. Weights come straight from memory, as many in flight
@@ -66,53 +20,60 @@ DEVICE void few(const Product &p) {
     __shared__ float sums[QUARTERS][COLUMNS][32][4];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int feature = blockIdx.x * FEW_FEATURES;
-    // A feature or row that is not there is read as the last one, and its sum dropped.
+    allow_next();
+    // A feature or row that does not exist is read as the last one, and its sum is dropped.
     const bf16 *upper = p.weights + (size_t)smaller(feature + g, p.features - 1) * p.k + 8 * t;
     const bf16 *lower = p.weights + (size_t)smaller(feature + g + 8, p.features - 1) * p.k + 8 * t;
     const bf16 *row[COLUMNS];
-    for (int n = 0; n < COLUMNS; ++n) row[n] = p.rows + (size_t)smaller(8 * n + g, p.count - 1) * p.k + 8 * t;
+    for (int n = 0; n < COLUMNS; ++n)
+        row[n] = p.rows + (size_t)smaller(8 * n + g, p.count - 1) * p.k + (t % 2 * 8 + t / 2 * 4);
     float c[COLUMNS][4];
     for (int n = 0; n < COLUMNS; ++n)
         for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
     int at = quarter_begins(warp, p.k), end = quarter_begins(warp + 1, p.k);
-    // The next weights are asked for before these are multiplied, so that some are always on their way.
+    auto multiply = [&](uint4 a, uint4 b, int from) {
+        uint2 upper[2], lower[2];
+        split_inputs(a, upper[0], upper[1]);
+        split_inputs(b, lower[0], lower[1]);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int n = 0; n < COLUMNS; ++n)
+                product_of_16(c[n], upper[half], lower[half], *(const uint2 *)(row[n] + from + 16 * half));
+    };
+    // The next weights are requested before these are multiplied, so that some are always under way. The first ones are requested
+    // before the previous kernel has ended, because it does not write weights.
     constexpr int AHEAD = 4, STRIDE = 32 * AHEAD;
     uint4 a[AHEAD], b[AHEAD], next_a[AHEAD], next_b[AHEAD];
-    auto ask = [&](uint4(&to_a)[AHEAD], uint4(&to_b)[AHEAD], int from) {
+    auto request = [&](uint4(&to_a)[AHEAD], uint4(&to_b)[AHEAD], int from) {
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
             to_a[i] = load_once(upper + from + 32 * i);
             to_b[i] = load_once(lower + from + 32 * i);
         }
     };
-    if (at + STRIDE <= end) ask(a, b, at);
+    if (at + STRIDE <= end) request(a, b, at);
+    wait_for_previous();
     for (; at + STRIDE <= end; at += STRIDE) {
         bool more = at + 2 * STRIDE <= end;
-        if (more) ask(next_a, next_b, at + STRIDE);
+        if (more) request(next_a, next_b, at + STRIDE);
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i)
-#pragma unroll
-            for (int n = 0; n < COLUMNS; ++n) product_of_32(c[n], a[i], b[i], *(const uint4 *)(row[n] + at + 32 * i));
+        for (int i = 0; i < AHEAD; ++i) multiply(a[i], b[i], at + 32 * i);
         if (!more) continue;
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) a[i] = next_a[i], b[i] = next_b[i];
     }
-    for (; at < end; at += 32) {
-        uint4 a = load_once(upper + at), b = load_once(lower + at);
-#pragma unroll
-        for (int n = 0; n < COLUMNS; ++n) product_of_32(c[n], a, b, *(const uint4 *)(row[n] + at));
-    }
+    for (; at < end; at += 32) multiply(load_once(upper + at), load_once(lower + at), at);
     for (int n = 0; n < COLUMNS; ++n)
         for (int i = 0; i < 4; ++i) sums[warp][n][lane][i] = c[n][i];
     __syncthreads();
     for (int n = warp; n < COLUMNS; n += QUARTERS) {
-        float total[4];
+        float total[1][4];
         for (int i = 0; i < 4; ++i) {
-            total[i] = 0.0f;
-            for (int q = 0; q < QUARTERS; ++q) total[i] = total[i] + sums[q][n][lane][i];
+            total[0][i] = 0.0f;
+            for (int q = 0; q < QUARTERS; ++q) total[0][i] = total[0][i] + sums[q][n][lane][i];
         }
-        finish(p, 8 * n + 2 * t, feature + g, total[0], total[2]);
-        finish(p, 8 * n + 2 * t + 1, feature + g, total[1], total[3]);
+        finish_pieces(p, 8 * n + 2 * t, feature + g, total);
     }
 }
 
@@ -124,9 +85,15 @@ KERNEL(128, 4) dense_few_16(Product p) {
     few<2>(p);
 }
 
-// Which 16 bytes of a row of 64 inputs stand where in shared memory: neighbouring rows use different banks.
+// The place in shared memory of 16 bytes of a row of 64 inputs. Pairs of them in four neighbouring rows use different banks.
 DEVICE int chunk_of(int row, int chunk) {
-    return row * 8 + (chunk ^ ((row & 1) << 2));
+    return row * 8 + (chunk ^ ((row & 3) << 1));
+}
+
+// The four of 16 inputs that this thread multiplies. `group` counts the row's groups of 16.
+DEVICE uint2 inputs_of(const uint4 *stage, int row, int group) {
+    int t = threadIdx.x % 4;
+    return *((const uint2 *)(stage + chunk_of(row, group * 2 + t / 2)) + t % 2);
 }
 
 // A tile of 128 features × ROWS rows, by 8 warps of (128 / WARPS_DOWN) features × (ROWS / (8 / WARPS_DOWN)) rows each.
@@ -151,17 +118,16 @@ struct Tile {
     }
 
     DEVICE void multiply(float (&c)[DOWN][ACROSS][4], const uint4 *stage, int group) {
-        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
         int feature = warp / WARPS_ACROSS * DOWN * 16, row = TILE_FEATURES + warp % WARPS_ACROSS * ACROSS * 8;
-        uint4 b[ACROSS];
+        uint2 b[ACROSS];
 #pragma unroll
-        for (int n = 0; n < ACROSS; ++n) b[n] = stage[chunk_of(row + n * 8 + g, group * 4 + t)];
+        for (int n = 0; n < ACROSS; ++n) b[n] = inputs_of(stage, row + n * 8 + g, group);
 #pragma unroll
         for (int m = 0; m < DOWN; ++m) {
-            uint4 upper = stage[chunk_of(feature + m * 16 + g, group * 4 + t)];
-            uint4 lower = stage[chunk_of(feature + m * 16 + 8 + g, group * 4 + t)];
+            uint2 upper = inputs_of(stage, feature + m * 16 + g, group), lower = inputs_of(stage, feature + m * 16 + 8 + g, group);
 #pragma unroll
-            for (int n = 0; n < ACROSS; ++n) product_of_32(c[m][n], upper, lower, b[n]);
+            for (int n = 0; n < ACROSS; ++n) product_of_16(c[m][n], upper, lower, b[n]);
         }
     }
 
@@ -194,8 +160,9 @@ struct Tile {
             if (next < last) ask(p, shared + (next - first) % STAGES * STAGE_CHUNKS, feature, row, next * STEP);
             copies_commit();
             const uint4 *stage = shared + (step - first) % STAGES * STAGE_CHUNKS;
-            multiply(c, stage, 0);
-            if (step * STEP + 32 < p.k) multiply(c, stage, 1);
+#pragma unroll
+            for (int group = 0; group < STEP / 16; ++group)
+                if (step * STEP + group * 16 < p.k) multiply(c, stage, group);
             while (quarter < QUARTERS && step + 1 == (quarter + 1) * steps / QUARTERS) {
                 ended(quarter);
                 ++quarter;
@@ -214,6 +181,8 @@ struct Tile {
         float c[DOWN][ACROSS][4], total[DOWN][ACROSS][4];
         clear(c);
         clear(total);
+        allow_next();
+        wait_for_previous();
         auto ended = [&](int) {
 #pragma unroll
             for (int m = 0; m < DOWN; ++m)
@@ -226,10 +195,8 @@ struct Tile {
                     }
         };
         chains(p, c, (uint4 *)memory, feature, row, 0, (p.k + STEP - 1) / STEP, ended);
-        each(feature, row, [&](int m, int n, int f, int r) {
-            finish(p, r, f, total[m][n][0], total[m][n][2]);
-            finish(p, r + 1, f, total[m][n][1], total[m][n][3]);
-        });
+#pragma unroll
+        for (int m = 0; m < DOWN; ++m) finish_pieces(p, row_of(row), feature_of(feature) + 16 * m, total[m]);
     }
 
     // The quarter blockIdx.z of a tile; whoever is the last of the four adds them.
@@ -240,6 +207,8 @@ struct Tile {
         float c[DOWN][ACROSS][4];
         clear(c);
         int quarter = blockIdx.z;
+        allow_next();
+        wait_for_previous();
         chains(p, c, (uint4 *)memory, feature, row, quarter * steps / QUARTERS, (quarter + 1) * steps / QUARTERS, [](int) {});
         constexpr size_t PIECES = DOWN * ACROSS;
         size_t tile = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
@@ -258,26 +227,28 @@ struct Tile {
         __threadfence();
         // For the next product: nobody else looks at this count any more.
         if (threadIdx.x == 0) arrived[tile] = 0;
-        each(feature, row, [&](int m, int n, int f, int r) {
-            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            for (int q = 0; q < QUARTERS; ++q) {
-                float4 next = load_fresh(mine + (q * PIECES + m * ACROSS + n) * THREADS);
-                sum.x = sum.x + next.x, sum.y = sum.y + next.y, sum.z = sum.z + next.z, sum.w = sum.w + next.w;
+#pragma unroll
+        for (int m = 0; m < DOWN; ++m) {
+#pragma unroll
+            for (int n = 0; n < ACROSS; ++n) {
+                float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                for (int q = 0; q < QUARTERS; ++q) {
+                    float4 next = load_fresh(mine + (q * PIECES + m * ACROSS + n) * THREADS);
+                    sum.x = sum.x + next.x, sum.y = sum.y + next.y, sum.z = sum.z + next.z, sum.w = sum.w + next.w;
+                }
+                c[m][n][0] = sum.x, c[m][n][1] = sum.y, c[m][n][2] = sum.z, c[m][n][3] = sum.w;
             }
-            finish(p, r, f, sum.x, sum.z);
-            finish(p, r + 1, f, sum.y, sum.w);
-        });
+            finish_pieces(p, row_of(row), feature_of(feature) + 16 * m, c[m]);
+        }
     }
 
-    // What of the tile this thread holds: piece (m, n), the feature and row of its first sum.
-    template <typename Do>
-    DEVICE void each(int feature, int row, Do of) {
-        int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        int f = feature + warp / WARPS_ACROSS * DOWN * 16 + lane / 4, r = row + warp % WARPS_ACROSS * ACROSS * 8 + lane % 4 * 2;
-#pragma unroll
-        for (int m = 0; m < DOWN; ++m)
-#pragma unroll
-            for (int n = 0; n < ACROSS; ++n) of(m, n, f + m * 16, r + n * 8);
+    // The feature and the row of this thread's first sum.
+    DEVICE int feature_of(int feature) {
+        return feature + threadIdx.x / 32 / WARPS_ACROSS * DOWN * 16 + threadIdx.x % 32 / 4;
+    }
+
+    DEVICE int row_of(int row) {
+        return row + threadIdx.x / 32 % WARPS_ACROSS * ACROSS * 8 + threadIdx.x % 4 * 2;
     }
 };
 

@@ -3,18 +3,29 @@
 
 // The residual stream begins: `stream[row] = scale · table[tokens[row]]`, widened. A block for each row.
 KERNEL(256, 1) embed(const bf16 *table, const int *tokens, float *stream, int hidden, int table_stride, float scale) {
+    allow_next();
+    wait_for_previous();
     size_t row = blockIdx.x;
     const bf16 *from = table + (size_t)tokens[row] * table_stride;
     float *to = stream + row * hidden;
     for (int i = threadIdx.x; i < hidden; i += blockDim.x) to[i] = from_bf16(from[i]) * scale;
 }
 
-// One over the root mean square of `x`, by all 256 threads of a block.
-DEVICE float row_scale(const float *x, int width, float eps) {
+// One over the root mean square of `x`, by all 256 threads of a block. `fours` says that every row is aligned to 16 bytes and has a
+// multiple of four elements. It is the same for all rows of a model, because it selects the shape of the sum.
+DEVICE float row_scale(const float *x, int width, float eps, bool fours) {
     __shared__ float of_warps[8];
     __shared__ float scale;
     float sum = 0.0f;
-    for (int i = threadIdx.x; i < width; i += 256) sum = fmaf(x[i], x[i], sum);
+    if (fours) {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < width / 4; i += 256) {
+            float4 v = ((const float4 *)x)[i];
+            sum = fmaf(v.w, v.w, fmaf(v.z, v.z, fmaf(v.y, v.y, fmaf(v.x, v.x, sum))));
+        }
+    } else {
+        for (int i = threadIdx.x; i < width; i += 256) sum = fmaf(x[i], x[i], sum);
+    }
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
     __syncthreads();
@@ -27,34 +38,51 @@ DEVICE float row_scale(const float *x, int width, float eps) {
     return scale;
 }
 
-// `out[row] = stream[rows ? rows[row] : row] / rms · weight`, rounded. A block for each row; `stride` elements from one row of
-// `out` to the next, of which those behind `hidden` are zeros that nobody writes.
+// `out[row] = stream[rows ? rows[row] : row] / rms · weight`, rounded. A block for each row. `stride` elements from one row of `out`
+// to the next. Those behind `hidden` are zeros, which no kernel writes.
 KERNEL(256, 1) rms_norm(const float *stream, const int *rows, const float *weight, bf16 *out, int hidden, int stride, float eps) {
+    allow_next();
+    wait_for_previous();
     size_t from = rows ? rows[blockIdx.x] : blockIdx.x;
     const float *x = stream + from * hidden;
-    float scale = row_scale(x, hidden, eps);
+    bool fours = hidden % 4 == 0;
+    float scale = row_scale(x, hidden, eps, fours);
     bf16 *to = out + (size_t)blockIdx.x * stride;
+    if (fours) {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < hidden / 4; i += 256) {
+            float4 v = ((const float4 *)x)[i], w = ((const float4 *)weight)[i];
+            ((uint2 *)to)[i] = make_uint2(pack_bf16(v.x * scale * w.x, v.y * scale * w.y), pack_bf16(v.z * scale * w.z, v.w * scale * w.w));
+        }
+        return;
+    }
     for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(x[i] * scale * weight[i]);
 }
 
 // `stream[row] = stream[row] + factor · (x[row] / rms · weight)`: the norm of a half's output. A block for each row.
 KERNEL(256, 1) rms_norm_add(const float *x, const float *weight, float *stream, int hidden, float eps, float factor) {
+    allow_next();
+    wait_for_previous();
     size_t row = blockIdx.x;
     const float *from = x + row * hidden;
-    float scale = row_scale(from, hidden, eps);
+    float scale = row_scale(from, hidden, eps, hidden % 4 == 0);
     float *to = stream + row * hidden;
     for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to[i] + factor * (from[i] * scale * weight[i]);
 }
 
 // `rows[row][first .. first + width]` / rms · weight, in place: all query or key heads of a row together. A block for each row.
 KERNEL(256, 1) rms_norm_columns(float *rows, const float *weight, int stride, int first, int width, float eps) {
+    allow_next();
+    wait_for_previous();
     float *x = rows + (size_t)blockIdx.x * stride + first;
-    float scale = row_scale(x, width, eps);
+    float scale = row_scale(x, width, eps, width % 4 == 0 && first % 4 == 0 && stride % 4 == 0);
     for (int i = threadIdx.x; i < width; i += 256) x[i] = x[i] * scale * weight[i];
 }
 
 // `out[row] = stream[row]`, rounded, for a half that reads the stream as it is. A block for each row; `stride` as in `rms_norm`.
 KERNEL(256, 1) round_rows(const float *stream, bf16 *out, int hidden, int stride) {
+    allow_next();
+    wait_for_previous();
     const float *from = stream + (size_t)blockIdx.x * hidden;
     bf16 *to = out + (size_t)blockIdx.x * stride;
     for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(from[i]);
@@ -63,6 +91,8 @@ KERNEL(256, 1) round_rows(const float *stream, bf16 *out, int hidden, int stride
 // `x = scale · x`, then `x = cap · tanh(x / cap)` where there is a cap, for all x of the rows. A block for each row and 4096 of
 // its columns.
 KERNEL(256, 1) scale_and_cap(float *rows, int width, float scale, float cap) {
+    allow_next();
+    wait_for_previous();
     float *x = rows + (size_t)blockIdx.x * width;
     int first = blockIdx.y * 4096, end = smaller(first + 4096, width);
     for (int i = first + threadIdx.x; i < end; i += 256) {
@@ -80,6 +110,8 @@ KERNEL(256, 1) scale_and_cap(float *rows, int width, float scale, float cap) {
 KERNEL(128, 1) write_heads(const float *qkv, const int *positions, const int *slots, const float *query_norm, const float *key_norm,
                            const float *cos_table, const float *sin_table, const float *growth, bf16 *queries, bf16 *keys,
                            bf16 *values, int heads, int kv_heads, int head_dim, int padded, int rotated, float eps) {
+    allow_next();
+    wait_for_previous();
     int row = blockIdx.x;
     int head = blockIdx.y * 4 + threadIdx.x / 32;
     int lane = threadIdx.x % 32;

@@ -5,7 +5,7 @@ use headrace_kv_layout::BLOCK_TOKENS;
 
 use crate::checks::{at_least, check, count_of, int, padded, rows_launch};
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
-use crate::kernels::{HEAD_WIDTHS, VALUE_DIMS};
+use crate::kernels::{HEAD_WIDTHS, VALUE_DIMS, shared_bytes};
 
 /// Rows of attention that an entry with splits computes together.
 pub const ENTRY_ROWS: usize = 16;
@@ -260,7 +260,8 @@ pub fn attend(
         .float(scale)
         .float(cap);
     let grid = [count_of("entries", entries.many_count)?, parts_grid, 1];
-    device.launch(&Launch { kernel: many, grid, threads: 128, shared_bytes: 0, arguments })
+    let shared_bytes = count_of("shared memory", shared_bytes(many))?;
+    device.launch(&Launch { kernel: many, grid, threads: 128, shared_bytes, arguments })
 }
 
 fn attention_kernels(width: usize) -> Result<[&'static str; 3], DeviceError> {

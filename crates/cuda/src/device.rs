@@ -176,6 +176,9 @@ pub trait Device: Send {
     /// Number of multiprocessors: the thread blocks that really run in parallel, at one block per multiprocessor.
     fn multiprocessors(&self) -> usize;
 
+    /// Whether the tensor cores have `wgmma` (compute capability 9.0). It gives the same bits as `mma.sync`.
+    fn has_wgmma(&self) -> bool;
+
     /// Returns the current memory figures.
     fn memory(&self) -> Result<Memory, DeviceError>;
 

@@ -31,6 +31,8 @@ pub struct CudaModel {
     /// A shape that occurs once is not worth a recording. Also, the driver may load a kernel at its first launch, which
     /// cannot be recorded.
     recordings: BTreeMap<Shape, Option<Recording>>,
+    /// The recording that was replayed last. Its inputs are still in place until the next step.
+    replayed: Option<Recording>,
     rows: Rows,
     step: Step,
 }
@@ -79,7 +81,7 @@ impl CudaModel {
         let core =
             Core { device, hidden, vocab, heads, weights, pages, rotaries, scratch, workspace, partial };
         let (rows, step, recordings) = (Rows::default(), Step::default(), BTreeMap::new());
-        CudaModel { config, shape, numerics, limits, core, recordings, rows, step }
+        CudaModel { config, shape, numerics, limits, core, recordings, replayed: None, rows, step }
     }
 
     /// The configuration of the loaded checkpoint.
@@ -92,13 +94,13 @@ impl CudaModel {
         self.recordings.values().flatten().count()
     }
 
-    /// Replays the recorded decode step with the most rows `times` times over its last inputs, and does nothing else.
-    /// Benchmarks use this to measure the overhead of a step. Returns `false` if no step is recorded.
+    /// Replays the last step `times` times over its inputs, and does nothing else. Benchmarks use this to measure the
+    /// overhead of a step. Returns `false` if the last step was not a recorded one.
     ///
     /// # Errors
     /// Returns the device's errors.
     pub fn replay(&mut self, times: usize) -> Result<bool, DeviceError> {
-        let Some(&recording) = self.recordings.values().rev().flatten().next() else { return Ok(false) };
+        let Some(recording) = self.replayed else { return Ok(false) };
         (0..times).try_for_each(|_| self.core.device.replay(recording))?;
         self.core.device.synchronize()?;
         Ok(true)
@@ -139,6 +141,7 @@ impl CudaModel {
         }
         let words = self.step.bytes();
         let inputs = self.core.scratch.inputs.part(0, words.len())?;
+        self.replayed = None;
         self.core.device.upload(inputs, &words)?;
         // A recorded step computes the logits of all its rows. They must fit into one download.
         let fits = shape.wanted <= self.limits.logit_rows.min(self.limits.pass_rows);
@@ -174,6 +177,7 @@ impl CudaModel {
             }
         };
         self.core.device.replay(recording)?;
+        self.replayed = Some(recording);
         Ok(true)
     }
 

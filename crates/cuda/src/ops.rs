@@ -11,6 +11,8 @@ use crate::kernels::{TILE_FEATURES, shared_bytes};
 const TILE_THREADS: u32 = 256;
 /// Number of parts in which a product's inputs are summed (`QUARTERS` in the kernels).
 const QUARTERS: usize = 4;
+/// The most rows of a tile that is computed in parts.
+const MOST_TILE_ROWS: usize = 192;
 /// Columns of a block of [`scale_and_cap`].
 const CAPPED_COLUMNS: usize = 4096;
 
@@ -72,17 +74,23 @@ struct ProductKernel {
 impl ProductKernel {
     /// Selects the kernel. For few rows it reads the weights directly from memory. For more rows it uses tiles. If
     /// there are too few tiles to keep the device busy, the quarters of a tile are distributed over several blocks.
-    fn of(count: usize, features: usize, multiprocessors: usize) -> ProductKernel {
-        let tiles = |rows: usize| features.div_ceil(TILE_FEATURES) * count.div_ceil(rows);
-        let (kernel, rows, in_parts) = match count {
-            0..=8 => ("dense_few_8", 8, false),
-            9..=16 => ("dense_few_16", 16, false),
-            17..=64 if tiles(64) < multiprocessors => ("dense_part_64", 64, true),
-            17..=64 => ("dense_whole_64", 64, false),
-            _ if tiles(128) < multiprocessors => ("dense_part_128", 128, true),
-            _ => ("dense_whole_128", 128, false),
+    fn of(count: usize, features: usize, multiprocessors: usize, has_wgmma: bool) -> ProductKernel {
+        let few = |kernel, rows| ProductKernel { kernel, rows, in_parts: false };
+        let tiled = |rows: usize, whole, part| {
+            let tiles = features.div_ceil(TILE_FEATURES) * count.div_ceil(rows);
+            let in_parts = tiles < multiprocessors;
+            ProductKernel { kernel: if in_parts { part } else { whole }, rows, in_parts }
         };
-        ProductKernel { kernel, rows, in_parts }
+        match count {
+            0..=8 => few("dense_few_8", 8),
+            9..=16 => few("dense_few_16", 16),
+            17..=32 if has_wgmma => tiled(32, "wgmma_whole_32", "wgmma_part_32"),
+            17..=64 if has_wgmma => tiled(64, "wgmma_whole_64", "wgmma_part_64"),
+            65..=256 if has_wgmma => tiled(128, "wgmma_whole_128", "wgmma_part_128"),
+            _ if has_wgmma => tiled(192, "wgmma_whole_192", "wgmma_part_192"),
+            17..=64 => tiled(64, "dense_whole_64", "dense_part_64"),
+            _ => tiled(128, "dense_whole_128", "dense_part_128"),
+        }
     }
 }
 
@@ -106,7 +114,7 @@ impl Workspace {
     }
 
     fn sizes(multiprocessors: usize) -> (usize, usize) {
-        (multiprocessors * QUARTERS * TILE_FEATURES * 128 * 4, multiprocessors * 4)
+        (multiprocessors * QUARTERS * TILE_FEATURES * MOST_TILE_ROWS * 4, multiprocessors * 4)
     }
 }
 
@@ -143,7 +151,7 @@ pub fn product(
     if let Some(bias) = bias {
         at_least("biases", bias, features * 4)?;
     }
-    let way = ProductKernel::of(count, features, device.multiprocessors());
+    let way = ProductKernel::of(count, features, device.multiprocessors(), device.has_wgmma());
     // The codes are those of `Finish` in the kernels.
     let (code, factor) = match finish {
         Finish::Store => (0, 1.0),
@@ -330,16 +338,22 @@ mod tests {
 
     #[test]
     fn few_rows_stream_the_weights_and_few_tiles_are_parted() {
-        for (count, features, kernel) in [
-            (1, 4096, "dense_few_8"),
-            (8, 4096, "dense_few_8"),
-            (9, 4096, "dense_few_16"),
-            (17, 4096, "dense_part_64"),
-            (64, 28_672, "dense_whole_64"),
-            (65, 4096, "dense_part_128"),
-            (16_384, 4096, "dense_whole_128"),
+        for (count, features, mma, wgmma) in [
+            (1, 4096, "dense_few_8", "dense_few_8"),
+            (8, 4096, "dense_few_8", "dense_few_8"),
+            (9, 4096, "dense_few_16", "dense_few_16"),
+            (17, 4096, "dense_part_64", "wgmma_part_32"),
+            (64, 4096, "dense_part_64", "wgmma_part_64"),
+            (64, 28_672, "dense_whole_64", "wgmma_whole_64"),
+            (65, 4096, "dense_part_128", "wgmma_part_128"),
+            (256, 28_672, "dense_whole_128", "wgmma_whole_128"),
+            (300, 4096, "dense_part_128", "wgmma_part_192"),
+            (16_384, 4096, "dense_whole_128", "wgmma_whole_192"),
         ] {
-            assert_eq!(ProductKernel::of(count, features, 132).kernel, kernel, "{count} rows of {features}");
+            for (has_wgmma, kernel) in [(false, mma), (true, wgmma)] {
+                let selected = ProductKernel::of(count, features, 132, has_wgmma).kernel;
+                assert_eq!(selected, kernel, "{count} rows of {features}");
+            }
         }
     }
 }

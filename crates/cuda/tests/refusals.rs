@@ -186,7 +186,7 @@ fn loading_tells_its_progress() {
     assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
     assert!(seen.is_sorted() && seen.len() > 10, "{seen:?}");
     assert!(model.shape().weight_bytes as u64 >= total);
-    assert_eq!(model.numerics(), "cuda/emulated/bf16/kv-bf16/v2");
+    assert_eq!(model.numerics(), "cuda/emulated/bf16/kv-bf16/v3");
 }
 
 #[test]

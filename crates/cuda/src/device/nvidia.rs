@@ -13,7 +13,7 @@ use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use headrace_kernels::pool::panic_message;
 
 use super::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
-use crate::kernels::{COMMON, NAMES, OPTIONS, SOURCES, shared_bytes};
+use crate::kernels::{COMMON, OPTIONS, WGMMA_ARCHITECTURE, names, shared_bytes, sources};
 
 /// The oldest compute capability with all features that the kernels use: bf16 tensor cores and asynchronous copies.
 const OLDEST: (i32, i32) = (8, 0);
@@ -36,6 +36,9 @@ pub struct Nvidia {
     recordings: Vec<sys::CUgraphExec>,
     name: String,
     multiprocessors: usize,
+    architecture: String,
+    /// Whether a kernel may be started before the previous one has ended (compute capability 9.0 and later).
+    overlaps_kernels: bool,
 }
 
 // SAFETY: the driver's handles may be used from any thread in which the context is current. Every call first makes it
@@ -138,9 +141,14 @@ impl Nvidia {
             session.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let stream = driver::stream::create(driver::stream::StreamKind::NonBlocking)
             .map_err(failed("opening a stream"))?;
+        // Code for `sm_90a` runs on compute capability 9.0 alone, and may use `wgmma`.
+        let architecture = match (major, minor) {
+            (9, 0) => WGMMA_ARCHITECTURE.to_owned(),
+            _ => format!("sm_{major}{minor}"),
+        };
         let images = match images {
             Some(images) => images,
-            None => compile_all(&format!("sm_{major}{minor}"))?,
+            None => compile_all(&architecture)?,
         };
         let mut nvidia = Nvidia {
             session,
@@ -152,6 +160,8 @@ impl Nvidia {
             recordings: Vec::new(),
             name: format!("{}-sm_{major}{minor}", model.replace(' ', "-")),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
+            architecture,
+            overlaps_kernels: major >= 9,
         };
         nvidia.load_kernels()?;
         Ok(nvidia)
@@ -164,7 +174,7 @@ impl Nvidia {
             let module = unsafe { driver::module::load_data(image.as_ptr().cast()) };
             self.modules.push(module.map_err(failed("loading the kernels"))?);
         }
-        for name in NAMES {
+        for name in names(&self.architecture.clone()) {
             let function = self.find(name)?;
             let shared = i32::try_from(shared_bytes(name)).unwrap_or(i32::MAX);
             // SAFETY: the function belongs to a module that stays loaded while `self` lives.
@@ -257,6 +267,10 @@ impl Device for Nvidia {
         &self.name
     }
 
+    fn has_wgmma(&self) -> bool {
+        self.architecture == WGMMA_ARCHITECTURE
+    }
+
     fn multiprocessors(&self) -> usize {
         self.multiprocessors
     }
@@ -343,19 +357,30 @@ impl Device for Nvidia {
         let mut pointers: Vec<*mut c_void> =
             launch.arguments.pointers().into_iter().map(|pointer| pointer.cast_mut().cast()).collect();
         let [x, y, z] = launch.grid;
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: launch.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.stream,
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(self.overlaps_kernels),
+        };
         // SAFETY: the function is loaded, and its arguments are read before the call returns. `ops` guarantees that
         // they match the function. If they did not, the device would fail, and no memory of this process would be
-        // touched.
+        // touched. Every kernel waits for the previous one before it touches shared data.
         unsafe {
-            driver::launch_kernel(
-                function,
-                (x, y, z),
-                (launch.threads, 1, 1),
-                launch.shared_bytes,
-                self.stream,
-                &mut pointers,
-            )
+            sys::cuLaunchKernelEx(&raw const config, function, pointers.as_mut_ptr(), std::ptr::null_mut())
         }
+        .result()
         .map_err(failed(launch.kernel))
     }
 
@@ -460,9 +485,8 @@ impl Drop for Uploader {
 /// Compiles every source file on its own thread.
 fn compile_all(architecture: &str) -> Result<Images, DeviceError> {
     std::thread::scope(|scope| {
-        let begun: Vec<_> = SOURCES
-            .iter()
-            .map(|&(file, text)| scope.spawn(move || compile(file, text, architecture)))
+        let begun: Vec<_> = sources(architecture)
+            .map(|(file, text)| scope.spawn(move || compile(file, text, architecture)))
             .collect();
         let done = begun.into_iter().map(|thread| {
             let panicked =
@@ -481,7 +505,7 @@ pub struct Compiled {
     pub report: String,
 }
 
-/// Compiles one of [`SOURCES`] for an architecture, such as `sm_90`. Needs no device.
+/// Compiles one of [`sources`] for an architecture, such as `sm_90a`. Needs no device.
 ///
 /// # Errors
 /// [`DeviceError::Missing`] if there is no NVRTC, [`DeviceError::Compile`] if the file does not compile.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use headrace_checkpoint::{Checkpoint, CheckpointError};
 use headrace_cuda::device::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
-use headrace_cuda::kernels::{COMMON, SOURCES};
+use headrace_cuda::kernels::{COMMON, WGMMA_ARCHITECTURE, sources};
 use libloading::Library;
 
 /// The oracle of this name.
@@ -84,6 +84,7 @@ pub(crate) struct Emulated {
     /// Number of launches of each kernel, by name.
     pub(crate) launched: std::collections::BTreeMap<&'static str, usize>,
     pub(crate) memory_bytes: usize,
+    pub(crate) has_wgmma: bool,
     /// A fault to inject, and the index of the launch that it hits, from 0.
     pub(crate) trouble: Option<(usize, Trouble)>,
 }
@@ -104,6 +105,7 @@ impl Emulated {
             recordings: Vec::new(),
             launched: Default::default(),
             memory_bytes: MEMORY_BYTES,
+            has_wgmma: true,
             trouble: None,
         }
     }
@@ -182,6 +184,10 @@ impl Device for Emulated {
 
     fn multiprocessors(&self) -> usize {
         MULTIPROCESSORS
+    }
+
+    fn has_wgmma(&self) -> bool {
+        self.has_wgmma
     }
 
     fn memory(&self) -> Result<Memory, DeviceError> {
@@ -276,7 +282,8 @@ fn library() -> &'static Library {
 
 fn compile() -> PathBuf {
     let emulation = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/emulation");
-    let kernels: String = std::iter::once(COMMON).chain(SOURCES.iter().map(|(_, text)| *text)).collect();
+    let kernels: String =
+        std::iter::once(COMMON).chain(sources(WGMMA_ARCHITECTURE).map(|(_, text)| text)).collect();
     let mut hasher = DefaultHasher::new();
     kernels.hash(&mut hasher);
     for file in ["device.cpp", "emulated.h"] {

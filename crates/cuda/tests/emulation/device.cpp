@@ -119,6 +119,8 @@ static const Named KERNELS[] = {
     NAMED(embed), NAMED(rms_norm), NAMED(rms_norm_add), NAMED(rms_norm_columns), NAMED(round_rows), NAMED(scale_and_cap),
     NAMED(write_heads),
     NAMED(dense_few_8), NAMED(dense_few_16), NAMED(dense_whole_64), NAMED(dense_whole_128), NAMED(dense_part_64), NAMED(dense_part_128),
+    NAMED(wgmma_whole_32), NAMED(wgmma_whole_64), NAMED(wgmma_whole_128), NAMED(wgmma_whole_192),
+    NAMED(wgmma_part_32), NAMED(wgmma_part_64), NAMED(wgmma_part_128), NAMED(wgmma_part_192),
     NAMED(attend_few_32), NAMED(attend_few_64), NAMED(attend_few_96), NAMED(attend_few_128), NAMED(attend_few_256),
     NAMED(join_32), NAMED(join_64), NAMED(join_96), NAMED(join_128), NAMED(join_256),
     NAMED(attend_many_32), NAMED(attend_many_64), NAMED(attend_many_96), NAMED(attend_many_128), NAMED(attend_many_256),

@@ -28,6 +28,9 @@ struct alignas(16) uint4 {
 struct alignas(16) float4 {
     float x, y, z, w;
 };
+static inline uint2 make_uint2(u32 x, u32 y) {
+    return {x, y};
+}
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) {
     return {x, y, z, w};
 }
@@ -242,6 +245,49 @@ static inline void copies_wait() {
 static inline uint4 load_once(const void *from) {
     return *(const uint4 *)from;
 }
+
+static inline void prefetch(const void *from) {
+    volatile char touched = *(const volatile char *)from;
+    (void)touched;
+}
+
+// An operand of `wgmma`: lines of 128 bytes, whose chunks of 16 are exchanged as the swizzle of 128 bytes does.
+struct Operand {
+    const uint4 *lines;
+    int group;
+    double input(int line, int k) const {
+        const u16 *chunk = (const u16 *)(lines + line * 8 + ((group * 2 + k / 8) ^ (line & 7)));
+        return emulated::bf16_value(chunk[k % 8], false);
+    }
+};
+
+static inline Operand operand_of(const uint4 *lines, int group) {
+    if ((uintptr_t)lines % 1024) emulated::wrong("an operand is not aligned");
+    return {lines, group};
+}
+
+// Four warps multiply 64 features with 8 · PIECES rows. A thread computes its own sums from shared memory.
+template <int PIECES>
+static inline void wgmma(float (&c)[PIECES][4], Operand features, Operand rows) {
+    int lane = machine.current % emulated::WARP, feature = machine.current / emulated::WARP % 4 * 16 + lane / 4;
+    for (int i = 0; i < PIECES * 4; ++i) {
+        int f = feature + i / 2 % 2 * 8, r = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        double sum = 0.0;
+        for (int k = 0; k < 16; ++k) sum += features.input(f, k) * rows.input(r, k);
+        c[i / 4][i % 4] = (float)(sum + (double)c[i / 4][i % 4]);
+    }
+}
+
+static inline void copies_publish() {}
+static inline void wgmma_begin() {}
+static inline void wgmma_commit() {}
+template <int LEFT>
+static inline void wgmma_wait() {}
+template <int PIECES>
+static inline void pin(float (&)[PIECES][4]) {}
+
+static inline void wait_for_previous() {}
+static inline void allow_next() {}
 
 static inline float4 load_fresh(const float4 *from) {
     return *from;
