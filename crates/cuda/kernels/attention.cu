@@ -116,16 +116,33 @@ DEVICE int first_seen(const Entry &e, int row, int group, int window) {
 }
 
 // What the rows of a warp see: positions from `begin` to before `end`. Blocks wholly before or behind that are not read: their
-// pages may hold anything, and their entries in the table may be no blocks. Each row sees only the last `window` positions. A
-// score is the product of query and key times `scale`; with a cap above zero, cap · tanh(score / cap). Both count in powers of
-// two, as the exponentials do.
+// pages may hold anything, and their entries in the table may be no blocks. Each row sees only the last `window` positions. Every row
+// of a full warp sees the positions from `all_begin` to before `all_end`. A score is the product of query and key times `scale`; with
+// a cap above zero, cap · tanh(score / cap). Both count in powers of two, as the exponentials do.
 struct Seen {
-    int begin, end, window;
+    int begin, end, all_begin, all_end, window;
     float scale, cap;
 
-    DEVICE_METHOD float score(float product) const {
-        float score = product * scale;
-        return cap > 0.0f ? cap * tanh_of(score / cap) : score;
+    // What `count` rows of an entry see, beginning with its row `first`. Nothing if there are none.
+    static DEVICE_METHOD Seen of(const Entry &e, int first, int count, int group, int window, float scale, float cap) {
+        Seen seen = {0, 0, 0, 0, window, scale, cap};
+        if (count <= 0) return seen;
+        int last_position = e.start + (first + count - 1) / group;
+        seen.begin = first_seen(e, first, group, window);
+        seen.end = last_position + 1;
+        if (count < ROWS) return seen;
+        seen.all_begin = first_seen(e, first + count - 1, group, window);
+        seen.all_end = e.start + first / group + 1;
+        return seen;
+    }
+
+    DEVICE_METHOD bool has(int first, int count) const {
+        return first < end && first + count > begin;
+    }
+
+    // Whether every row sees all of these positions.
+    DEVICE_METHOD bool all_see(int first, int count) const {
+        return first >= all_begin && first + count <= all_end;
     }
 };
 
@@ -179,12 +196,12 @@ struct PagesInShared {
         return ((const uint2 *)page)[dimension * 4 + t];
     }
 
-    // Requests the pages of a tile that hold positions from `begin` to before `end`, with all 128 threads of a block.
-    static DEVICE_METHOD void request(uint4 *to, const PagesInMemory<DIMS> &from, int tile, int begin, int end) {
+    // Requests the pages of a tile that are seen, with all 128 threads of a block.
+    static DEVICE_METHOD void request(uint4 *to, const PagesInMemory<DIMS> &from, int tile, const Seen &seen) {
 #pragma unroll
         for (int page = 0; page < TILE / 16; ++page) {
             int first = tile * TILE + page * 16;
-            if (first >= end || first + 16 <= begin) continue;
+            if (!seen.has(first, 16)) continue;
             const uint4 *keys = (const uint4 *)from.keys(first), *values = (const uint4 *)from.values(first);
             uint4 *to_keys = to + page * KEY_CHUNKS, *to_values = to + TILE / 16 * KEY_CHUNKS + page * VALUE_CHUNKS;
             for (int i = threadIdx.x; i < KEY_CHUNKS; i += 128)
@@ -200,24 +217,53 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const From &fr
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float scores[TILE / 8][4];
 #pragma unroll
-    for (int half = 0; half < TILE / 8; ++half) {
+    for (int half = 0; half < TILE / 8; ++half)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) scores[half][i] = -INFINITY;
-        int first = tile * TILE + half / 2 * 16;
-        if (first >= seen.end || first + 16 <= seen.begin) continue;
+        for (int i = 0; i < 4; ++i) scores[half][i] = 0.0f;
+    bool all = seen.all_see(tile * TILE, TILE);
+    // The chains of all halves advance together, so that their latencies overlap.
+    auto multiply = [&](int j, int half) {
         // Column n of the first half is token 4·(n / 2) + n % 2 of the block, of the second half the one two behind it: so the
         // weights come out as the next product takes them, four neighbouring tokens to a thread.
         int token = 4 * (g / 2) + g % 2 + 2 * (half % 2);
-        float c[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        uint4 key = from.key(tile * TILE + half / 2 * 16, token, 4 * j + t);
+        product_of_32(scores[half], rows.queries[j][0], rows.queries[j][1], key);
+    };
+    if (all) {
 #pragma unroll
         for (int j = 0; j < DIMS / 32; ++j)
-            product_of_32(c, rows.queries[j][0], rows.queries[j][1], from.key(first, token, 4 * j + t));
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            int position = first + 4 * t + i % 2 + 2 * (half % 2);
-            int behind = rows.positions[i / 2] - position;
-            if (behind >= 0 && behind < seen.window) scores[half][i] = seen.score(c[i]);
+            for (int half = 0; half < TILE / 8; ++half) multiply(j, half);
+    } else {
+#pragma unroll
+        for (int page = 0; page < TILE / 16; ++page) {
+            if (!seen.has(tile * TILE + page * 16, 16)) continue;
+#pragma unroll
+            for (int j = 0; j < DIMS / 32; ++j) {
+                multiply(j, 2 * page);
+                multiply(j, 2 * page + 1);
+            }
         }
+    }
+#pragma unroll
+    for (int half = 0; half < TILE / 8; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[half][i] = scores[half][i] * seen.scale;
+    if (seen.cap > 0.0f) {
+#pragma unroll
+        for (int half = 0; half < TILE / 8; ++half)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) scores[half][i] = seen.cap * tanh_of(scores[half][i] / seen.cap);
+    }
+    if (!all) {
+#pragma unroll
+        for (int half = 0; half < TILE / 8; ++half)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                int position = tile * TILE + half / 2 * 16 + 4 * t + i % 2 + 2 * (half % 2);
+                int behind = rows.positions[i / 2] - position;
+                if (behind < 0 || behind >= seen.window) scores[half][i] = -INFINITY;
+            }
     }
     float greatest[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -245,12 +291,12 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const From &fr
 #pragma unroll
     for (int block = 0; block < TILE / 16; ++block) {
         int first = tile * TILE + block * 16, mine = first + 4 * t;
-        if (first >= seen.end || first + 16 <= seen.begin) continue;
+        if (!all && !seen.has(first, 16)) continue;
 #pragma unroll
         for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
             uint2 v = from.value(first, 8 * d + g, t);
             // Nothing times what was never written may be no number.
-            if (first + 16 > seen.end) {
+            if (!all && first + 16 > seen.end) {
                 if (mine >= seen.end) v.x = 0;
                 else if (mine + 1 >= seen.end) v.x &= 0xffffu;
                 if (mine + 2 >= seen.end) v.y = 0;
@@ -274,28 +320,32 @@ template <int DIMS>
 DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, int window,
                        float scale, float cap) {
     __shared__ float greatest[SPLIT_TILES][ROWS], sums[SPLIT_TILES][ROWS];
-    __shared__ float weighed[SPLIT_TILES][ROWS][VALUES(DIMS)];
+    // Rows are a little longer, so that neighbouring ones use different banks.
+    __shared__ float weighed[SPLIT_TILES][ROWS][VALUES(DIMS) + 8];
     allow_next();
-    wait_for_previous();
+    // No kernel writes entries or tables.
     Entry e = entries[blockIdx.z];
     int group = heads / kv_heads, kv_head = blockIdx.y / PARTS(DIMS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first_value = blockIdx.y % PARTS(DIMS) * VALUES(DIMS), here = smaller(e.rows - e.from, ROWS);
-    int end = e.rows == 0 ? 0 : e.start + (e.from + here - 1) / group + 1;
-    Seen seen = {first_seen(e, e.from, group, window), end, window, scale, cap};
-    int split = seen.begin / (SPLIT_TILES * TILE) + blockIdx.x;
-    if (split * SPLIT_TILES * TILE >= end) return;
+    Seen seen = Seen::of(e, e.from, here, group, window, scale, cap);
+    int end = seen.end, split = seen.begin / (SPLIT_TILES * TILE) + blockIdx.x;
     int tile = split * SPLIT_TILES + warp;
-    State<DIMS> state;
-    if (tile * TILE < end && (tile + 1) * TILE > seen.begin) {
-        PagesInMemory<DIMS> from = {pages, pages.blocks + e.table, kv_heads, kv_head, first_value};
-        // All pages are requested before the first is needed.
+    PagesInMemory<DIMS> from = {pages, pages.blocks + e.table, kv_heads, kv_head, first_value};
+    bool sees = seen.has(tile * TILE, TILE);
+    if (sees) {
+        // All pages are requested before the first is needed, and before the previous kernel has written the newest tokens.
 #pragma unroll
         for (int page = 0; page < TILE / 16; ++page) {
             int first = tile * TILE + page * 16;
-            if (first >= end || first + 16 <= seen.begin) continue;
+            if (!seen.has(first, 16)) continue;
             for (int i = lane * 64; i < 16 * DIMS; i += 32 * 64) prefetch(from.keys(first) + i);
             for (int i = lane * 64; i < 16 * VALUES(DIMS); i += 32 * 64) prefetch(from.values(first) + i);
         }
+    }
+    wait_for_previous();
+    if (split * SPLIT_TILES * TILE >= end) return;
+    State<DIMS> state;
+    if (sees) {
         Rows<DIMS> rows;
         rows.read(e, queries, e.from, heads, group, kv_head);
         attend_tile<DIMS>(state, rows, from, tile, seen);
@@ -304,10 +354,11 @@ DEVICE void attend_few(const bf16 *queries, Pages pages, const Entry *entries, f
     }
     int g = lane / 4, t = lane % 4;
     for (int r = 0; r < 2; ++r) {
+        if (g + 8 * r >= here) break;
         if (t == 0) greatest[warp][g + 8 * r] = state.greatest[r], sums[warp][g + 8 * r] = state.sum[r];
 #pragma unroll
         for (int d = 0; d < VALUES(DIMS) / 8; ++d)
-            for (int i = 0; i < 2; ++i) weighed[warp][g + 8 * r][8 * d + 2 * t + i] = state.weighed[d][2 * r + i];
+            *(float2 *)&weighed[warp][g + 8 * r][8 * d + 2 * t] = make_float2(state.weighed[d][2 * r], state.weighed[d][2 * r + 1]);
     }
     __syncthreads();
     float *out = partial + (((size_t)blockIdx.z * kv_heads + kv_head) * gridDim.x + blockIdx.x) * ROWS * (DIMS + 2);
@@ -367,11 +418,8 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
     int group = heads / kv_heads, kv_head = blockIdx.y / PARTS(DIMS), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int first_value = blockIdx.y % PARTS(DIMS) * VALUES(DIMS);
     int first = e.from + ROWS * warp, here = smaller(e.rows - first, ROWS);
-    bool has_rows = here > 0;
-    Seen seen = {0, 0, window, scale, cap};
-    if (has_rows) seen.begin = first_seen(e, first, group, window), seen.end = e.start + (first + here - 1) / group + 1;
-    // What the block sees.
-    int begin = first_seen(e, e.from, group, window), end = e.start + (smaller(e.rows, e.from + 4 * ROWS) - 1) / group + 1;
+    Seen seen = Seen::of(e, first, here, group, window, scale, cap);
+    Seen of_block = Seen::of(e, e.from, smaller(e.rows - e.from, 4 * ROWS), group, window, scale, cap);
     PagesInMemory<DIMS> from = {pages, pages.blocks + e.table, kv_heads, kv_head, first_value};
     Rows<DIMS> rows;
     rows.read(e, queries, first, heads, group, kv_head);
@@ -381,22 +429,22 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
     float most[2] = {-INFINITY, -INFINITY}, sum[2] = {0.0f, 0.0f};
     for (int d = 0; d < VALUES(DIMS) / 8; ++d) whole[d][threadIdx.x] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     split.clear();
-    int tile = begin / TILE, last = (end + TILE - 1) / TILE;
-    if (STAGES > 1) PagesInShared<DIMS>::request(stages, from, tile, begin, end);
+    int tile = of_block.begin / TILE, last = (of_block.end + TILE - 1) / TILE;
+    if (STAGES > 1) PagesInShared<DIMS>::request(stages, from, tile, of_block);
     copies_commit();
     for (int count = 0; tile < last; ++tile, ++count) {
         if (STAGES > 1) {
             if (tile + 1 < last)
-                PagesInShared<DIMS>::request(stages + (count + 1) % STAGES * PagesInShared<DIMS>::CHUNKS, from, tile + 1, begin, end);
+                PagesInShared<DIMS>::request(stages + (count + 1) % STAGES * PagesInShared<DIMS>::CHUNKS, from, tile + 1, of_block);
             copies_commit();
             copies_wait<1>();
         } else {
-            PagesInShared<DIMS>::request(stages, from, tile, begin, end);
+            PagesInShared<DIMS>::request(stages, from, tile, of_block);
             copies_commit();
             copies_wait<0>();
         }
         __syncthreads();
-        if (tile * TILE < seen.end && (tile + 1) * TILE > seen.begin) {
+        if (seen.has(tile * TILE, TILE)) {
             if (tile % SPLIT_TILES == 0) split.clear();
             PagesInShared<DIMS> pages_of_tile = {stages + count % STAGES * PagesInShared<DIMS>::CHUNKS};
             attend_tile<DIMS>(one, rows, pages_of_tile, tile, seen);
@@ -418,7 +466,7 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
         __syncthreads();
     }
     copies_wait<0>();
-    if (!has_rows) return;
+    if (here <= 0) return;
     for (int r = 0; r < 2; ++r) {
         int row = first + lane / 4 + 8 * r;
         if (row >= e.rows) continue;
@@ -433,7 +481,7 @@ DEVICE void attend_many(const bf16 *queries, Pages pages, const Entry *entries, 
 }
 
 #define ATTENTION(DIMS)                                                                                                              \
-    KERNEL(128, 1) attend_few_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, \
+    KERNEL(128, 3) attend_few_##DIMS(const bf16 *queries, Pages pages, const Entry *entries, float *partial, int heads, int kv_heads, \
                                      int window, float scale, float cap) {                                                           \
         attend_few<DIMS>(queries, pages, entries, partial, heads, kv_heads, window, scale, cap);                                     \
     }                                                                                                                                \

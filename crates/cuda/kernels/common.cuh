@@ -19,7 +19,7 @@ typedef unsigned long long u64;
 
 // D = A·B + C of 16 × 8 × 16 in bf16 with f32 sums; fragments as PTX lays them out.
 DEVICE void tensor_product(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -47,15 +47,6 @@ DEVICE void copies_commit() {
 template <int LEFT>
 DEVICE void copies_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory");
-}
-
-// Weights are read once, so they do not go into the first cache.
-DEVICE uint4 load_once(const void *from) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(from));
-    return v;
 }
 
 // Brings the 128 bytes around an address to the second cache, later.
@@ -100,6 +91,11 @@ DEVICE float tanh_of(float x) {
 
 DEVICE float exchange(float x, int lane_mask) {
     return __shfl_xor_sync(0xffffffffu, x, lane_mask);
+}
+
+// Waits for all lanes of the warp. What they wrote is then visible to each other.
+DEVICE void warp_sync() {
+    __syncwarp();
 }
 
 DEVICE u32 exchange_bits(u32 x, int lane_mask) {

@@ -3,67 +3,84 @@
 
 #define FEW_FEATURES 16
 
-// The two fragments of 32 inputs, from the 16 bytes that this thread read: inputs 8t to 8t + 7 for t = lane % 4. The first product takes
-// inputs 0 to 15, which lanes 0 and 1 have, the second takes those of lanes 2 and 3. So pairs of lanes exchange halves. Afterwards lane
-// t has inputs 0, 8, 4 and 12 onward, four each, and the same of the next 16.
-DEVICE void split_inputs(uint4 v, uint2 &first, uint2 &second) {
-    bool upper = threadIdx.x & 2;
-    uint2 received = make_uint2(exchange_bits(upper ? v.x : v.z, 2), exchange_bits(upper ? v.y : v.w, 2));
-    first = upper ? received : make_uint2(v.x, v.y);
-    second = upper ? make_uint2(v.z, v.w) : received;
+// The place in shared memory of 16 bytes of a row of 64 inputs. Pairs of them in four neighbouring rows use different banks.
+DEVICE int chunk_of(int row, int chunk) {
+    return row * 8 + (chunk ^ ((row & 3) << 1));
 }
 
-// Up to 8·COLUMNS rows: a block for 16 features, a warp for each quarter. Weights come straight from memory, as many in flight
-// as registers hold, and rows from the caches.
+// The four of 16 inputs that this thread multiplies. `group` counts the row's groups of 16.
+DEVICE uint2 inputs_of(const uint4 *stage, int row, int group) {
+    int t = threadIdx.x % 4;
+    return *((const uint2 *)(stage + chunk_of(row, group * 2 + t / 2)) + t % 2);
+}
+
+// Up to 8·COLUMNS rows: a block for 16 features, a warp for each quarter. Each warp copies its weights to shared memory, several steps
+// ahead, and reads the rows from the caches.
 template <int COLUMNS>
 DEVICE void few(const Product &p) {
+    DYNAMIC_SHARED(memory);
     __shared__ float sums[QUARTERS][COLUMNS][32][4];
+    constexpr int STAGES = 8, STAGE_CHUNKS = FEW_FEATURES * 8;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int feature = blockIdx.x * FEW_FEATURES;
+    uint4 *stages = (uint4 *)memory + warp * STAGES * STAGE_CHUNKS;
+    int steps = (p.k + STEP - 1) / STEP, first = warp * steps / QUARTERS, last = (warp + 1) * steps / QUARTERS;
+    // The weights of a step. A feature or input that does not exist is zero.
+    auto request = [&](int step) {
+        uint4 *to = stages + (step - first) % STAGES * STAGE_CHUNKS;
+        int chunk = lane % 8, k = step * STEP + chunk * 8;
+#pragma unroll
+        for (int i = 0; i < FEW_FEATURES; i += 4) {
+            int line = lane / 8 + i;
+            bool there = k < p.k && feature + line < p.features;
+            copy_async(to + chunk_of(line, chunk), p.weights + (there ? (size_t)(feature + line) * p.k + k : 0), there);
+        }
+    };
     allow_next();
-    // A feature or row that does not exist is read as the last one, and its sum is dropped.
-    const bf16 *upper = p.weights + (size_t)smaller(feature + g, p.features - 1) * p.k + 8 * t;
-    const bf16 *lower = p.weights + (size_t)smaller(feature + g + 8, p.features - 1) * p.k + 8 * t;
+    // The previous kernel does not write weights.
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        if (first + s < last) request(first + s);
+        copies_commit();
+    }
+    // A row that does not exist is read as the last one, and its sum is dropped.
     const bf16 *row[COLUMNS];
-    for (int n = 0; n < COLUMNS; ++n)
-        row[n] = p.rows + (size_t)smaller(8 * n + g, p.count - 1) * p.k + (t % 2 * 8 + t / 2 * 4);
+    for (int n = 0; n < COLUMNS; ++n) row[n] = p.rows + (size_t)smaller(8 * n + g, p.count - 1) * p.k + 4 * t;
     float c[COLUMNS][4];
     for (int n = 0; n < COLUMNS; ++n)
         for (int i = 0; i < 4; ++i) c[n][i] = 0.0f;
-    int at = quarter_begins(warp, p.k), end = quarter_begins(warp + 1, p.k);
-    auto multiply = [&](uint4 a, uint4 b, int from) {
-        uint2 upper[2], lower[2];
-        split_inputs(a, upper[0], upper[1]);
-        split_inputs(b, lower[0], lower[1]);
+    uint2 b[COLUMNS][STEP / 16], next[COLUMNS][STEP / 16];
+    auto read_rows = [&](uint2(&to)[COLUMNS][STEP / 16], int step) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+        for (int k = 0; k < STEP / 16; ++k)
 #pragma unroll
-            for (int n = 0; n < COLUMNS; ++n)
-                product_of_16(c[n], upper[half], lower[half], *(const uint2 *)(row[n] + from + 16 * half));
+            for (int n = 0; n < COLUMNS; ++n) {
+                int at = step * STEP + k * 16;
+                to[n][k] = step < last && at < p.k ? *(const uint2 *)(row[n] + at) : make_uint2(0, 0);
+            }
     };
-    // The next weights are requested before these are multiplied, so that some are always under way. The first ones are requested
-    // before the previous kernel has ended, because it does not write weights.
-    constexpr int AHEAD = 4, STRIDE = 32 * AHEAD;
-    uint4 a[AHEAD], b[AHEAD], next_a[AHEAD], next_b[AHEAD];
-    auto request = [&](uint4(&to_a)[AHEAD], uint4(&to_b)[AHEAD], int from) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            to_a[i] = load_once(upper + from + 32 * i);
-            to_b[i] = load_once(lower + from + 32 * i);
-        }
-    };
-    if (at + STRIDE <= end) request(a, b, at);
     wait_for_previous();
-    for (; at + STRIDE <= end; at += STRIDE) {
-        bool more = at + 2 * STRIDE <= end;
-        if (more) request(next_a, next_b, at + STRIDE);
+    read_rows(b, first);
+    for (int step = first; step < last; ++step) {
+        read_rows(next, step + 1);
+        copies_wait<STAGES - 2>();
+        warp_sync();
+        const uint4 *stage = stages + (step - first) % STAGES * STAGE_CHUNKS;
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) multiply(a[i], b[i], at + 32 * i);
-        if (!more) continue;
+        for (int k = 0; k < STEP / 16; ++k) {
+            uint2 upper = inputs_of(stage, g, k), lower = inputs_of(stage, g + 8, k);
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) a[i] = next_a[i], b[i] = next_b[i];
+            for (int n = 0; n < COLUMNS; ++n) product_of_16(c[n], upper, lower, b[n][k]);
+        }
+        // The next request overwrites the stage of the previous step, which all lanes have read before the last `warp_sync`.
+        if (step + STAGES - 1 < last) request(step + STAGES - 1);
+        copies_commit();
+#pragma unroll
+        for (int k = 0; k < STEP / 16; ++k)
+#pragma unroll
+            for (int n = 0; n < COLUMNS; ++n) b[n][k] = next[n][k];
     }
-    for (; at < end; at += 32) multiply(load_once(upper + at), load_once(lower + at), at);
+    copies_wait<0>();
     for (int n = 0; n < COLUMNS; ++n)
         for (int i = 0; i < 4; ++i) sums[warp][n][lane][i] = c[n][i];
     __syncthreads();
@@ -77,23 +94,12 @@ DEVICE void few(const Product &p) {
     }
 }
 
-KERNEL(128, 4) dense_few_8(Product p) {
+KERNEL(128, 3) dense_few_8(Product p) {
     few<1>(p);
 }
 
-KERNEL(128, 4) dense_few_16(Product p) {
+KERNEL(128, 3) dense_few_16(Product p) {
     few<2>(p);
-}
-
-// The place in shared memory of 16 bytes of a row of 64 inputs. Pairs of them in four neighbouring rows use different banks.
-DEVICE int chunk_of(int row, int chunk) {
-    return row * 8 + (chunk ^ ((row & 3) << 1));
-}
-
-// The four of 16 inputs that this thread multiplies. `group` counts the row's groups of 16.
-DEVICE uint2 inputs_of(const uint4 *stage, int row, int group) {
-    int t = threadIdx.x % 4;
-    return *((const uint2 *)(stage + chunk_of(row, group * 2 + t / 2)) + t % 2);
 }
 
 // A tile of 128 features × ROWS rows, by 8 warps of (128 / WARPS_DOWN) features × (ROWS / (8 / WARPS_DOWN)) rows each.

@@ -42,21 +42,32 @@ DEVICE float row_scale(const float *x, int width, float eps, bool fours) {
 // to the next. Those behind `hidden` are zeros, which no kernel writes.
 KERNEL(256, 1) rms_norm(const float *stream, const int *rows, const float *weight, bf16 *out, int hidden, int stride, float eps) {
     allow_next();
+    bool fours = hidden % 4 == 0;
+    // The weights of this thread, as far as registers hold them. No kernel writes weights.
+    constexpr int HELD = 4;
+    float4 held[HELD];
+#pragma unroll
+    for (int n = 0; n < HELD; ++n) {
+        int i = threadIdx.x + 256 * n;
+        held[n] = fours && i < hidden / 4 ? ((const float4 *)weight)[i] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
     wait_for_previous();
     size_t from = rows ? rows[blockIdx.x] : blockIdx.x;
     const float *x = stream + from * hidden;
-    bool fours = hidden % 4 == 0;
     float scale = row_scale(x, hidden, eps, fours);
     bf16 *to = out + (size_t)blockIdx.x * stride;
-    if (fours) {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < hidden / 4; i += 256) {
-            float4 v = ((const float4 *)x)[i], w = ((const float4 *)weight)[i];
-            ((uint2 *)to)[i] = make_uint2(pack_bf16(v.x * scale * w.x, v.y * scale * w.y), pack_bf16(v.z * scale * w.z, v.w * scale * w.w));
-        }
+    if (!fours) {
+        for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(x[i] * scale * weight[i]);
         return;
     }
-    for (int i = threadIdx.x; i < hidden; i += 256) to[i] = to_bf16(x[i] * scale * weight[i]);
+    auto write = [&](int i, float4 w) {
+        float4 v = ((const float4 *)x)[i];
+        ((uint2 *)to)[i] = make_uint2(pack_bf16(v.x * scale * w.x, v.y * scale * w.y), pack_bf16(v.z * scale * w.z, v.w * scale * w.w));
+    };
+#pragma unroll
+    for (int n = 0; n < HELD; ++n)
+        if ((int)threadIdx.x + 256 * n < hidden / 4) write(threadIdx.x + 256 * n, held[n]);
+    for (int i = threadIdx.x + 256 * HELD; i < hidden / 4; i += 256) write(i, ((const float4 *)weight)[i]);
 }
 
 // `stream[row] = stream[row] + factor · (x[row] / rms · weight)`: the norm of a half's output. A block for each row.

@@ -43,6 +43,15 @@ DEVICE void pin(float (&c)[PIECES][4]) {
 #define F16(n) F4(n), F4(n + 1), F4(n + 2), F4(n + 3)
 #define F32(n) F16(n), F16(n + 4)
 
+DEVICE void wgmma(float (&c)[2][4], Operand features, Operand rows) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, 1, 1, 1, 0, 0;\n"
+        : F4(0), F4(1)
+        : "l"(features), "l"(rows));
+}
+
 DEVICE void wgmma(float (&c)[4][4], Operand features, Operand rows) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
@@ -112,6 +121,7 @@ struct WideTile {
         int line = threadIdx.x / 8, chunk = threadIdx.x % 8, k = at + chunk * 8;
 #pragma unroll
         for (int i = 0; i < LINES; i += THREADS / 8) {
+            if (LINES % (THREADS / 8) != 0 && line + i >= LINES) break;
             bool there = k < inputs && first + line + i < count;
             copy_async(to + (line + i) * 8 + (chunk ^ (line & 7)), from + (there ? (size_t)(first + line + i) * inputs + k : 0), there);
         }
@@ -234,17 +244,34 @@ struct WideTile {
     }
 };
 
-#define WIDE(TILE_ROWS, STAGES, BLOCKS)                                                     \
-    KERNEL(256, BLOCKS) wgmma_whole_##TILE_ROWS(Product p) {                                \
-        WideTile<TILE_ROWS, STAGES>::whole(p);                                              \
-    }                                                                                  \
-    KERNEL(256, BLOCKS) wgmma_part_##TILE_ROWS(Product p, float4 *parts, u32 *arrived) {    \
-        WideTile<TILE_ROWS, STAGES>::part(p, parts, arrived);                               \
+#define WHOLE(TILE_ROWS, STAGES, BLOCKS)                    \
+    KERNEL(256, BLOCKS) wgmma_whole_##TILE_ROWS(Product p) { \
+        WideTile<TILE_ROWS, STAGES>::whole(p);              \
     }
 
-WIDE(32, 5, 2)
-WIDE(64, 4, 2)
-WIDE(128, 6, 1)
-WIDE(192, 5, 1)
+#define PART(TILE_ROWS, STAGES, BLOCKS)                                                    \
+    KERNEL(256, BLOCKS) wgmma_part_##TILE_ROWS(Product p, float4 *parts, u32 *arrived) {   \
+        WideTile<TILE_ROWS, STAGES>::part(p, parts, arrived);                              \
+    }
+
+// The same with more stages, for products that have at most one block for each multiprocessor.
+#define DEEP(TILE_ROWS, STAGES)                                                        \
+    KERNEL(256, 1) wgmma_deep_##TILE_ROWS(Product p, float4 *parts, u32 *arrived) {    \
+        WideTile<TILE_ROWS, STAGES>::part(p, parts, arrived);                          \
+    }
+
+WHOLE(16, 6, 2)
+WHOLE(32, 5, 2)
+WHOLE(64, 4, 2)
+WHOLE(128, 6, 1)
+WHOLE(192, 5, 1)
+PART(16, 6, 2)
+PART(32, 5, 2)
+PART(64, 4, 2)
+PART(128, 6, 1)
+PART(192, 5, 1)
+DEEP(16, 10)
+DEEP(32, 9)
+DEEP(64, 8)
 
 #endif

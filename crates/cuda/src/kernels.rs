@@ -46,6 +46,8 @@ pub(crate) const VALUE_DIMS: usize = 128;
 const ATTENTION_TILE: usize = 64;
 /// Warps of a block of `attend_many`.
 const MANY_WARPS: usize = 4;
+/// Features of a block of `dense_few`.
+pub(crate) const FEW_FEATURES: usize = 16;
 /// Features of a tile of a product.
 pub(crate) const TILE_FEATURES: usize = 128;
 /// Stages of a tile's copy pipeline in `dense.cu`.
@@ -88,11 +90,16 @@ pub const NAMES: [&str; 28] = [
 ];
 
 /// The names of the kernels in [`WGMMA_SOURCE`].
-pub const WGMMA_NAMES: [&str; 8] = [
+pub const WGMMA_NAMES: [&str; 13] = [
+    "wgmma_deep_16",
+    "wgmma_deep_32",
+    "wgmma_deep_64",
+    "wgmma_whole_16",
     "wgmma_whole_32",
     "wgmma_whole_64",
     "wgmma_whole_128",
     "wgmma_whole_192",
+    "wgmma_part_16",
     "wgmma_part_32",
     "wgmma_part_64",
     "wgmma_part_128",
@@ -115,6 +122,12 @@ pub fn shared_bytes(kernel: &str) -> usize {
         "attend_many_256" => many(256),
         "dense_whole_64" | "dense_part_64" => tile(64, STAGES),
         "dense_whole_128" | "dense_part_128" => tile(128, STAGES),
+        // A ring of eight stages for each of four warps.
+        "dense_few_8" | "dense_few_16" => 4 * 8 * FEW_FEATURES * STEP * 2,
+        "wgmma_deep_16" => tile(16, 10) + WGMMA_ALIGNMENT,
+        "wgmma_deep_32" => tile(32, 9) + WGMMA_ALIGNMENT,
+        "wgmma_deep_64" => tile(64, 8) + WGMMA_ALIGNMENT,
+        "wgmma_whole_16" | "wgmma_part_16" => tile(16, 6) + WGMMA_ALIGNMENT,
         "wgmma_whole_32" | "wgmma_part_32" => tile(32, 5) + WGMMA_ALIGNMENT,
         "wgmma_whole_64" | "wgmma_part_64" => tile(64, 4) + WGMMA_ALIGNMENT,
         "wgmma_whole_128" | "wgmma_part_128" => tile(128, 6) + WGMMA_ALIGNMENT,

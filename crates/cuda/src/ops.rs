@@ -5,7 +5,7 @@
 pub use crate::checks::{INPUTS, padded};
 use crate::checks::{at_least, check, count_of, int, pair, rows_launch};
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
-use crate::kernels::{TILE_FEATURES, shared_bytes};
+use crate::kernels::{FEW_FEATURES, TILE_FEATURES, shared_bytes};
 
 /// Threads of a block that computes a tile.
 const TILE_THREADS: u32 = 256;
@@ -68,6 +68,8 @@ pub struct Workspace {
 struct ProductKernel {
     kernel: &'static str,
     rows: usize,
+    /// Whether a block has [`FEW_FEATURES`] features instead of a tile.
+    is_few: bool,
     in_parts: bool,
 }
 
@@ -75,21 +77,24 @@ impl ProductKernel {
     /// Selects the kernel. For few rows it reads the weights directly from memory. For more rows it uses tiles. If
     /// there are too few tiles to keep the device busy, the quarters of a tile are distributed over several blocks.
     fn of(count: usize, features: usize, multiprocessors: usize, has_wgmma: bool) -> ProductKernel {
-        let few = |kernel, rows| ProductKernel { kernel, rows, in_parts: false };
-        let tiled = |rows: usize, whole, part| {
+        let few = |kernel, rows| ProductKernel { kernel, rows, is_few: true, in_parts: false };
+        let tiled = |rows: usize, [whole, part, deep]: [&'static str; 3]| {
             let tiles = features.div_ceil(TILE_FEATURES) * count.div_ceil(rows);
             let in_parts = tiles < multiprocessors;
-            ProductKernel { kernel: if in_parts { part } else { whole }, rows, in_parts }
+            let part = if tiles * QUARTERS <= multiprocessors { deep } else { part };
+            let kernel = if in_parts { part } else { whole };
+            ProductKernel { kernel, rows, is_few: false, in_parts }
         };
-        match count {
-            0..=8 => few("dense_few_8", 8),
-            9..=16 => few("dense_few_16", 16),
-            17..=32 if has_wgmma => tiled(32, "wgmma_whole_32", "wgmma_part_32"),
-            17..=64 if has_wgmma => tiled(64, "wgmma_whole_64", "wgmma_part_64"),
-            65..=256 if has_wgmma => tiled(128, "wgmma_whole_128", "wgmma_part_128"),
-            _ if has_wgmma => tiled(192, "wgmma_whole_192", "wgmma_part_192"),
-            17..=64 => tiled(64, "dense_whole_64", "dense_part_64"),
-            _ => tiled(128, "dense_whole_128", "dense_part_128"),
+        match (count, has_wgmma) {
+            (0..=4, _) | (5..=8, false) => few("dense_few_8", 8),
+            (5..=16, true) => tiled(16, ["wgmma_whole_16", "wgmma_part_16", "wgmma_deep_16"]),
+            (17..=32, true) => tiled(32, ["wgmma_whole_32", "wgmma_part_32", "wgmma_deep_32"]),
+            (33..=64, true) => tiled(64, ["wgmma_whole_64", "wgmma_part_64", "wgmma_deep_64"]),
+            (65..=256, true) => tiled(128, ["wgmma_whole_128", "wgmma_part_128", "wgmma_part_128"]),
+            (_, true) => tiled(192, ["wgmma_whole_192", "wgmma_part_192", "wgmma_part_192"]),
+            (9..=16, false) => few("dense_few_16", 16),
+            (17..=64, false) => tiled(64, ["dense_whole_64", "dense_part_64", "dense_part_64"]),
+            (_, false) => tiled(128, ["dense_whole_128", "dense_part_128", "dense_part_128"]),
         }
     }
 }
@@ -169,9 +174,9 @@ pub fn product(
         pair(count_of("rows", count)?, count_of("stride", stride)?),
         pair(code, factor.to_bits()),
     ]);
-    let few = way.rows <= 16;
+    let few = way.is_few;
     let grid = match (few, way.in_parts) {
-        (true, _) => [count_of("blocks", features.div_ceil(16))?, 1, 1],
+        (true, _) => [count_of("blocks", features.div_ceil(FEW_FEATURES))?, 1, 1],
         (false, false) => [count_of("blocks", down.saturating_mul(across))?, 1, 1],
         (false, true) => [count_of("blocks", across)?, count_of("blocks", down)?, QUARTERS as u32],
     };
@@ -340,10 +345,11 @@ mod tests {
     fn few_rows_stream_the_weights_and_few_tiles_are_parted() {
         for (count, features, mma, wgmma) in [
             (1, 4096, "dense_few_8", "dense_few_8"),
-            (8, 4096, "dense_few_8", "dense_few_8"),
-            (9, 4096, "dense_few_16", "dense_few_16"),
-            (17, 4096, "dense_part_64", "wgmma_part_32"),
-            (64, 4096, "dense_part_64", "wgmma_part_64"),
+            (8, 4096, "dense_few_8", "wgmma_deep_16"),
+            (8, 6144, "dense_few_8", "wgmma_part_16"),
+            (9, 4096, "dense_few_16", "wgmma_deep_16"),
+            (17, 4096, "dense_part_64", "wgmma_deep_32"),
+            (64, 4096, "dense_part_64", "wgmma_deep_64"),
             (64, 28_672, "dense_whole_64", "wgmma_whole_64"),
             (65, 4096, "dense_part_128", "wgmma_part_128"),
             (256, 28_672, "dense_whole_128", "wgmma_whole_128"),

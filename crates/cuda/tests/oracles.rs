@@ -22,8 +22,8 @@ const TOLERANCE: f64 = 0.04;
 /// A greedy choice may differ if the oracle's best two are closer than this share of the logits' size.
 const CLOSE: f32 = 0.05;
 
-/// Oracles that lose more: the CPU in bf16 is up to 0.035 and 0.057 from its exact mode in them.
-const SENSITIVE: [(&str, f64); 2] = [("gemma2", 0.055), ("phi3-longrope", 0.055)];
+/// Oracles that lose more: the CPU in bf16 is up to 0.035, 0.034 and 0.057 from its exact mode in them.
+const SENSITIVE: [(&str, f64); 3] = [("gemma2", 0.055), ("gemma3-cond", 0.055), ("phi3-longrope", 0.055)];
 
 /// All oracles whose every part is computed here.
 const CHECKPOINTS: [&str; 26] = [
@@ -168,6 +168,7 @@ fn every_other_decoder_is_refused_with_the_part_that_is_not_computed() {
 
 #[test]
 fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
+    let mut problems = Vec::new();
     for name in CHECKPOINTS {
         let dir = data(name);
         let expected: Expected =
@@ -196,19 +197,28 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
             let of_cpu = rows(&mut cpu, &ids, 0, table);
             let of_bf16 = rows(&mut fast, &ids, 0, table);
             let (far, size) = distance(&logits[prompt - 1], &case.logits_last);
-            assert!(far < TOLERANCE, "{what}: {far} from the oracle's");
+            if far >= TOLERANCE {
+                problems.push(format!("{what}: {far} from the oracle's"));
+            }
             for (at, (row, exact)) in logits.iter().zip(&of_cpu).enumerate() {
                 let (far, _) = distance(row, exact);
                 worst = worst.max(far);
                 of_fast = of_fast.max(distance(&of_bf16[at], exact).0);
-                assert!(far < tolerance, "{what} position {at}: {far} from the CPU's");
+                if far >= tolerance {
+                    problems.push(format!(
+                        "{what} position {at}: {far} from the CPU's, its bf16 {}",
+                        distance(&of_bf16[at], exact).0
+                    ));
+                }
             }
             for (at, (&token, &gap)) in case.greedy.iter().zip(&case.gaps).enumerate() {
                 let best = argmax(Isa::best(), &logits[prompt - 1 + at]).unwrap() as u32;
                 chosen += 1;
                 differ += usize::from(best != token);
                 let close = best == token || gap < CLOSE * size as f32;
-                assert!(close, "{what}: token {at} is {best}, expected {token}, gap {gap}");
+                if !close {
+                    problems.push(format!("{what}: token {at} is {best}, expected {token}, gap {gap}"));
+                }
             }
             // The last tokens again, decoded one by one.
             for at in ids.len() - 3..ids.len() {
@@ -221,4 +231,5 @@ fn oracle_checkpoints_are_reproduced_within_what_bf16_loses() {
              them close"
         );
     }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

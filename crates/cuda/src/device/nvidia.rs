@@ -2,6 +2,10 @@
 //! `unsafe` code. Must not know: what the kernels compute. A faulty launch is reported as the device's error, by that
 //! call or a later one.
 
+mod download;
+mod session;
+mod upload;
+
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +16,9 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use headrace_kernels::pool::panic_message;
 
+use self::download::{Downloader, LEAST_FLOATS};
+use self::session::{Session, failed, same_length};
+use self::upload::Uploader;
 use super::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
 use crate::kernels::{COMMON, OPTIONS, WGMMA_ARCHITECTURE, names, shared_bytes, sources};
 
@@ -19,9 +26,6 @@ use crate::kernels::{COMMON, OPTIONS, WGMMA_ARCHITECTURE, names, shared_bytes, s
 const OLDEST: (i32, i32) = (8, 0);
 const NO_COMPILER: &str = "no NVRTC was found (libnvrtc.so.13 or .12): install CUDA's runtime compiler, and name its folder in \
                            LD_LIBRARY_PATH if the system does not know it";
-/// Size of an uploader's page-locked memory.
-const STAGING_BYTES: usize = 8 << 20;
-
 /// All kernels, compiled for one kind of device.
 pub type Images = Arc<[Compiled]>;
 
@@ -34,6 +38,8 @@ pub struct Nvidia {
     functions: BTreeMap<&'static str, sys::CUfunction>,
     buffers: Vec<Buffer>,
     recordings: Vec<sys::CUgraphExec>,
+    /// Created by the first download of many bytes.
+    downloader: Option<Downloader>,
     name: String,
     multiprocessors: usize,
     architecture: String,
@@ -44,40 +50,6 @@ pub struct Nvidia {
 // SAFETY: the driver's handles may be used from any thread in which the context is current. Every call first makes it
 // current.
 unsafe impl Send for Nvidia {}
-
-/// A device's context, which is released on drop.
-struct Session {
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-}
-
-impl Session {
-    fn open(ordinal: i32) -> Result<Session, DeviceError> {
-        let device = driver::device::get(ordinal).map_err(failed("looking for the device"))?;
-        // SAFETY: the device was found above.
-        let context = unsafe { driver::primary_ctx::retain(device) }.map_err(failed("opening the device"))?;
-        Ok(Session { device, context })
-    }
-
-    /// Makes the context current in this thread.
-    fn enter(&self) -> Result<(), DeviceError> {
-        // SAFETY: the context is retained while `self` lives.
-        unsafe { driver::ctx::set_current(self.context) }.map_err(failed("entering the device"))
-    }
-
-    fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DeviceError> {
-        // SAFETY: the device was found when the session was opened.
-        unsafe { driver::device::get_attribute(self.device, attribute) }.map_err(failed("asking the device"))
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // SAFETY: the context was retained when the session was opened. If the release fails, the context stays until
-        // the process ends, which does no other harm.
-        let _ = unsafe { driver::primary_ctx::release(self.device) };
-    }
-}
 
 impl Nvidia {
     /// Opens the device with the given number and compiles all kernels for it, which takes seconds.
@@ -158,6 +130,7 @@ impl Nvidia {
             functions: BTreeMap::new(),
             buffers: Vec::new(),
             recordings: Vec::new(),
+            downloader: None,
             name: format!("{}-sm_{major}{minor}", model.replace(' ', "-")),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
             architecture,
@@ -248,6 +221,7 @@ impl Drop for Nvidia {
         // SAFETY: `self` created all of these handles. Nothing uses them after the stream has finished.
         unsafe {
             let _ = driver::stream::synchronize(self.stream);
+            self.downloader = None;
             for recording in self.recordings.drain(..) {
                 let _ = driver::graph::exec_destroy(recording);
             }
@@ -339,6 +313,15 @@ impl Device for Nvidia {
             return Ok(());
         }
         self.session.enter()?;
+        if to.len() >= LEAST_FLOATS {
+            let downloader = match self.downloader.take() {
+                Some(downloader) => downloader,
+                None => Downloader::new()?,
+            };
+            let done = downloader.download(&self.session, self.stream, from, to);
+            self.downloader = Some(downloader);
+            return done;
+        }
         // SAFETY: any bits are a valid float, and nothing else accesses `to` before the stream has finished.
         unsafe {
             driver::memcpy_dtoh_async(to, from.address, self.stream).map_err(failed("a download"))?;
@@ -424,64 +407,6 @@ impl Device for Nvidia {
     }
 }
 
-/// An upload handle with its own stream and page-locked memory.
-struct Uploader {
-    session: Session,
-    stream: sys::CUstream,
-    staging: *mut u8,
-}
-
-// SAFETY: as for `Nvidia`. The staging memory is used by this uploader only.
-unsafe impl Send for Uploader {}
-
-impl Uploader {
-    fn new(device: sys::CUdevice, context: sys::CUcontext) -> Result<Uploader, DeviceError> {
-        // SAFETY: the holder of the context found the device. This second reference to the context is released with the
-        // session.
-        let held = unsafe { driver::primary_ctx::retain(device) }.map_err(failed("opening the device"))?;
-        debug_assert_eq!(held, context, "a device has one primary context");
-        let session = Session { device, context: held };
-        session.enter()?;
-        let stream = driver::stream::create(driver::stream::StreamKind::NonBlocking)
-            .map_err(failed("opening a stream"))?;
-        // SAFETY: the memory is written before it is read.
-        let staging = unsafe { driver::malloc_host(STAGING_BYTES, 0) }.map_err(failed("locking memory"))?;
-        Ok(Uploader { session, stream, staging: staging.cast() })
-    }
-}
-
-impl Upload for Uploader {
-    fn upload(&mut self, to: Buffer, bytes: &[u8]) -> Result<(), DeviceError> {
-        same_length("upload", to, bytes.len())?;
-        self.session.enter()?;
-        let mut address = to.address;
-        for piece in bytes.chunks(STAGING_BYTES) {
-            // SAFETY: the staging memory has that length, is used by this uploader only, and no copy from it is in
-            // progress.
-            unsafe {
-                let staging = std::slice::from_raw_parts_mut(self.staging, piece.len());
-                staging.copy_from_slice(piece);
-                driver::memcpy_htod_async(address, staging, self.stream).map_err(failed("an upload"))?;
-                driver::stream::synchronize(self.stream).map_err(failed("an upload"))?;
-            }
-            address += piece.len() as u64;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Uploader {
-    fn drop(&mut self) {
-        if self.session.enter().is_ok() {
-            // SAFETY: `self` created both, and no copy is in progress.
-            unsafe {
-                let _ = driver::free_host(self.staging.cast());
-                let _ = driver::stream::destroy(self.stream);
-            }
-        }
-    }
-}
-
 /// Compiles every source file on its own thread.
 fn compile_all(architecture: &str) -> Result<Images, DeviceError> {
     std::thread::scope(|scope| {
@@ -550,21 +475,5 @@ impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: the handle was created together with `self` and is destroyed once.
         let _ = unsafe { nvrtc::destroy_program(self.0) };
-    }
-}
-
-fn same_length(what: &'static str, buffer: Buffer, bytes: usize) -> Result<(), DeviceError> {
-    if buffer.bytes == bytes {
-        return Ok(());
-    }
-    Err(DeviceError::Shape { what, problem: format!("{bytes} bytes for a buffer of {}", buffer.bytes) })
-}
-
-/// Converts a driver error to a [`DeviceError::Failed`] for the operation `during`.
-fn failed(during: &'static str) -> impl FnOnce(DriverError) -> DeviceError {
-    move |error| {
-        let name = error.error_name().ok().and_then(|text| text.to_str().ok()).unwrap_or("an unknown error");
-        let words = error.error_string().ok().and_then(|text| text.to_str().ok()).unwrap_or_default();
-        DeviceError::Failed { during, problem: format!("{name}: {words}") }
     }
 }

@@ -25,6 +25,9 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
     u32 x, y, z, w;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) float4 {
     float x, y, z, w;
 };
@@ -33,6 +36,9 @@ static inline uint2 make_uint2(u32 x, u32 y) {
 }
 static inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) {
     return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y) {
+    return {x, y};
 }
 static inline float4 make_float4(float x, float y, float z, float w) {
     return {x, y, z, w};
@@ -185,6 +191,10 @@ static inline void tensor_product(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3,
     for (int i = 0; i < 4; ++i) c[i] = (float)(sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] + (double)c[i]);
 }
 
+static inline void warp_sync() {
+    emulated::shown_by({{0}}, 0);
+}
+
 static inline u32 exchange_bits(u32 x, int lane_mask) {
     return emulated::shown_by({{x}}, (machine.current % emulated::WARP) ^ lane_mask);
 }
@@ -240,10 +250,6 @@ static inline void copies_wait() {
         fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + (long)fiber.groups.front());
         fiber.groups.erase(fiber.groups.begin());
     }
-}
-
-static inline uint4 load_once(const void *from) {
-    return *(const uint4 *)from;
 }
 
 static inline void prefetch(const void *from) {
