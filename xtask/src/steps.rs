@@ -42,7 +42,7 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
     ("lint", "clippy with every warning denied", lint),
     ("aarch64", "the engine half and the ledger compile for aarch64", arm::check),
-    ("cuda", "the CUDA crate with its feature, and its kernels for sm_80 and sm_90", cuda::check),
+    ("cuda", "the CUDA crate with its feature, and its kernels for sm_80 and sm_90a", cuda::check),
     ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
     ("postgres", "several gateways over PostgreSQL 15 and 18: kills, cuts, one balance", postgres::test),
     ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),

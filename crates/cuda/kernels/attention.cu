@@ -196,17 +196,30 @@ struct PagesInShared {
         return ((const uint2 *)page)[dimension * 4 + t];
     }
 
+    // Requests CHUNKS_OF_PAGE chunks with all 128 threads of a block. `place_of` is a chunk's place.
+    template <int CHUNKS_OF_PAGE, typename PlaceOf>
+    static DEVICE_METHOD void copy_page(uint4 *to, const bf16 *from, PlaceOf place_of) {
+#pragma unroll
+        for (int n = 0; n < CHUNKS_OF_PAGE; n += 128) {
+            int i = n + threadIdx.x;
+            if (CHUNKS_OF_PAGE % 128 == 0 || i < CHUNKS_OF_PAGE) copy_async(to + place_of(i), (const uint4 *)from + i, true);
+        }
+    }
+
     // Requests the pages of a tile that are seen, with all 128 threads of a block.
     static DEVICE_METHOD void request(uint4 *to, const PagesInMemory<DIMS> &from, int tile, const Seen &seen) {
+        const bf16 *keys[TILE / 16], *values[TILE / 16];
 #pragma unroll
         for (int page = 0; page < TILE / 16; ++page) {
-            int first = tile * TILE + page * 16;
-            if (!seen.has(first, 16)) continue;
-            const uint4 *keys = (const uint4 *)from.keys(first), *values = (const uint4 *)from.values(first);
-            uint4 *to_keys = to + page * KEY_CHUNKS, *to_values = to + TILE / 16 * KEY_CHUNKS + page * VALUE_CHUNKS;
-            for (int i = threadIdx.x; i < KEY_CHUNKS; i += 128)
-                copy_async(to_keys + key_chunk(i / (DIMS / 8), i % (DIMS / 8)), keys + i, true);
-            for (int i = threadIdx.x; i < VALUE_CHUNKS; i += 128) copy_async(to_values + i, values + i, true);
+            // A page that is not seen has no entry in the table, and another one stands for its address.
+            int first = tile * TILE + page * 16, seen_one = seen.has(first, 16) ? first : seen.begin;
+            keys[page] = from.keys(seen_one), values[page] = from.values(seen_one);
+        }
+#pragma unroll
+        for (int page = 0; page < TILE / 16; ++page) {
+            if (!seen.has(tile * TILE + page * 16, 16)) continue;
+            copy_page<KEY_CHUNKS>(to + page * KEY_CHUNKS, keys[page], [](int i) { return key_chunk(i / (DIMS / 8), i % (DIMS / 8)); });
+            copy_page<VALUE_CHUNKS>(to + TILE / 16 * KEY_CHUNKS + page * VALUE_CHUNKS, values[page], [](int i) { return i; });
         }
     }
 };
@@ -221,6 +234,8 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const From &fr
 #pragma unroll
         for (int i = 0; i < 4; ++i) scores[half][i] = 0.0f;
     bool all = seen.all_see(tile * TILE, TILE);
+    // Whether every page holds a position that is seen, so that it may be read.
+    bool all_pages = seen.has(tile * TILE, 16) && seen.has(tile * TILE + TILE - 16, 16);
     // The chains of all halves advance together, so that their latencies overlap.
     auto multiply = [&](int j, int half) {
         // Column n of the first half is token 4·(n / 2) + n % 2 of the block, of the second half the one two behind it: so the
@@ -229,7 +244,7 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const From &fr
         uint4 key = from.key(tile * TILE + half / 2 * 16, token, 4 * j + t);
         product_of_32(scores[half], rows.queries[j][0], rows.queries[j][1], key);
     };
-    if (all) {
+    if (all_pages) {
 #pragma unroll
         for (int j = 0; j < DIMS / 32; ++j)
 #pragma unroll
@@ -291,7 +306,7 @@ DEVICE void attend_tile(State<DIMS> &out, const Rows<DIMS> &rows, const From &fr
 #pragma unroll
     for (int block = 0; block < TILE / 16; ++block) {
         int first = tile * TILE + block * 16, mine = first + 4 * t;
-        if (!all && !seen.has(first, 16)) continue;
+        if (!all_pages && !seen.has(first, 16)) continue;
 #pragma unroll
         for (int d = 0; d < VALUES(DIMS) / 8; ++d) {
             uint2 v = from.value(first, 8 * d + g, t);

@@ -1,6 +1,6 @@
 // Products by `wgmma`, which compute capability 9.0 alone has, for more than 16 rows. `products.cuh` describes the shape of their sums.
 // Four warps multiply 64 features with up to 192 rows, straight from shared memory. The products of a step run while the copies of
-// later steps and the products of the previous step are under way.
+// later steps are under way, and for many rows the products of the previous step.
 
 #ifndef EMULATED
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -112,8 +112,11 @@ struct WideTile {
     static constexpr int THREADS = 256;
     static constexpr int PIECES = TILE_ROWS / 8;  // of which a thread has four sums each
     static constexpr int STAGE_CHUNKS = (TILE_FEATURES + TILE_ROWS) * 8;
-    // Stages that are requested before they are multiplied. One more is being multiplied, and one may still be.
-    static constexpr int AHEAD = STAGES - 2;
+    // Steps whose products may be under way when the next step begins. For few rows the copies take longer, so that a stage more for
+    // them is worth more.
+    static constexpr int UNDER_WAY = TILE_ROWS > 64 ? 1 : 0;
+    // Stages that are requested before they are multiplied.
+    static constexpr int AHEAD = STAGES - 1 - UNDER_WAY;
 
     // Requests inputs `at` to `at + 63` of LINES lines, beginning with line `first` of `count`, 16 bytes a thread.
     template <int LINES>
@@ -161,7 +164,7 @@ struct WideTile {
             for (int end = (q + 1) * steps / QUARTERS; step < end; ++step) {
                 copies_wait<AHEAD - 1>();
                 copies_publish();
-                // The inputs of this step are there for all threads. All products before the previous step have ended.
+                // The inputs of this step are there for all threads. The products of the stage that is requested next have ended.
                 __syncthreads();
                 int next = step + AHEAD;
                 if (next < last) {
@@ -177,7 +180,7 @@ struct WideTile {
                 for (int k = 0; k < STEP / 16; ++k)
                     wgmma(c, operand_of(stage + group * 64 * 8, k), operand_of(stage + TILE_FEATURES * 8, k));
                 wgmma_commit();
-                wgmma_wait<1>();
+                wgmma_wait<UNDER_WAY>();
             }
             wgmma_wait<0>();
             pin(c);

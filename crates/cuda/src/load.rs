@@ -120,6 +120,10 @@ impl Sizes {
         if groups.bytes(wanted) > left {
             let mib = |bytes: usize| bytes.div_ceil(1 << 20);
             let fits = match affordable {
+                0 if free <= beside.saturating_add(groups.bytes(wanted)) => {
+                    "nothing would fit: end the other programs that use this GPU, or limit them (`kv_memory`)"
+                        .to_owned()
+                }
                 0 => format!(
                     "weights of at most {} MiB would fit with it",
                     mib(free.saturating_sub(beside.saturating_add(groups.bytes(wanted))))

@@ -136,8 +136,10 @@ fn what_does_not_fit_is_refused_with_what_would() {
     let error = with(beside + 8 * block - 1, &options()).map(|_| ()).unwrap_err();
     assert!(matches!(error, LoadError::TooLarge { .. }));
     assert!(error.to_string().contains("112 tokens would fit"), "{error}");
-    let error = with(beside / 2, &options()).map(|_| ()).unwrap_err().to_string();
+    let error = with(beside - 1, &options()).map(|_| ()).unwrap_err().to_string();
     assert!(error.contains("MiB would fit") && error.contains("emulated"), "{error}");
+    let error = with(1 << 16, &options()).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("nothing would fit: end the other programs"), "{error}");
     // A pool that is sized by free memory takes the rest of it, within its limit.
     let free = LoadOptions { kv_blocks: None, ..options() };
     assert_eq!(with(beside + 30 * block + 1, &free).unwrap().shape().kv.first().block_count, 30);

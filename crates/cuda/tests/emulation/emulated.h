@@ -276,11 +276,17 @@ static inline Operand operand_of(const uint4 *lines, int group) {
 template <int PIECES>
 static inline void wgmma(float (&c)[PIECES][4], Operand features, Operand rows) {
     int lane = machine.current % emulated::WARP, feature = machine.current / emulated::WARP % 4 * 16 + lane / 4;
-    for (int i = 0; i < PIECES * 4; ++i) {
-        int f = feature + i / 2 % 2 * 8, r = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        double sum = 0.0;
-        for (int k = 0; k < 16; ++k) sum += features.input(f, k) * rows.input(r, k);
-        c[i / 4][i % 4] = (float)(sum + (double)c[i / 4][i % 4]);
+    double of_features[2][16], of_row[16];
+    for (int k = 0; k < 16; ++k)
+        of_features[0][k] = features.input(feature, k), of_features[1][k] = features.input(feature + 8, k);
+    for (int row = 0; row < PIECES * 2; ++row) {
+        for (int k = 0; k < 16; ++k) of_row[k] = rows.input(row / 2 * 8 + lane % 4 * 2 + row % 2, k);
+        for (int f = 0; f < 2; ++f) {
+            double sum = 0.0;
+            for (int k = 0; k < 16; ++k) sum += of_features[f][k] * of_row[k];
+            float &to = c[row / 2][f * 2 + row % 2];
+            to = (float)(sum + (double)to);
+        }
     }
 }
 
