@@ -16,7 +16,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use headrace_kernels::pool::panic_message;
 
-use self::download::{Downloader, LEAST_FLOATS};
+use self::download::{LEAST_FLOATS, PinnedDownloader};
 use self::session::{Session, failed, same_length};
 use self::upload::Uploader;
 use super::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
@@ -39,7 +39,7 @@ pub struct Nvidia {
     buffers: Vec<Buffer>,
     recordings: Vec<sys::CUgraphExec>,
     /// Created by the first download of many bytes.
-    downloader: Option<Downloader>,
+    downloader: Option<PinnedDownloader>,
     name: String,
     multiprocessors: usize,
     architecture: String,
@@ -316,7 +316,7 @@ impl Device for Nvidia {
         if to.len() >= LEAST_FLOATS {
             let downloader = match self.downloader.take() {
                 Some(downloader) => downloader,
-                None => Downloader::new()?,
+                None => PinnedDownloader::new()?,
             };
             let done = downloader.download(&self.session, self.stream, from, to);
             self.downloader = Some(downloader);

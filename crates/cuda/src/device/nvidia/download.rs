@@ -20,25 +20,25 @@ const THREADS: usize = 4;
 pub(super) const LEAST_FLOATS: usize = 2 * PIECE;
 
 /// Page-locked memory, and an event for each piece of it.
-pub(super) struct Downloader {
+pub(super) struct PinnedDownloader {
     memory: *mut f32,
     events: Vec<sys::CUevent>,
     threads: usize,
 }
 
 // SAFETY: the memory and the events are used by this downloader only, and the driver allows any thread to use them.
-unsafe impl Send for Downloader {}
+unsafe impl Send for PinnedDownloader {}
 // SAFETY: threads that share it only wait for events, and read pieces that the device has finished writing.
-unsafe impl Sync for Downloader {}
+unsafe impl Sync for PinnedDownloader {}
 
-impl Downloader {
+impl PinnedDownloader {
     /// Allocates the page-locked memory. The device's context must be current.
-    pub(super) fn new() -> Result<Downloader, DeviceError> {
+    pub(super) fn new() -> Result<PinnedDownloader, DeviceError> {
         // SAFETY: the memory is written before it is read.
         let memory = unsafe { driver::malloc_host(PIECES * PIECE * size_of::<f32>(), 0) };
         let memory = memory.map_err(failed("locking memory"))?.cast();
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        let mut downloader = Downloader { memory, events: Vec::with_capacity(PIECES), threads };
+        let mut downloader = PinnedDownloader { memory, events: Vec::with_capacity(PIECES), threads };
         for _ in 0..PIECES {
             let event = driver::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
             downloader.events.push(event.map_err(failed("making an event"))?);
@@ -113,7 +113,7 @@ impl Downloader {
     }
 }
 
-impl Drop for Downloader {
+impl Drop for PinnedDownloader {
     fn drop(&mut self) {
         // SAFETY: `self` created all of them, and no copy is in progress.
         unsafe {
