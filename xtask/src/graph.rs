@@ -255,9 +255,10 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     ("WebSockets", &["tokio-tungstenite", "tungstenite"], &["edge"]),
     (
         "TLS",
-        &["rustls", "tokio-rustls", "rustls-platform-verifier", "rustls-webpki", "aws-lc-rs", "rcgen"],
+        &["rustls", "tokio-rustls", "rustls-platform-verifier", "rustls-webpki", "rcgen"],
         &["edge", "client", "upstream", "jwt", "postgres"],
     ),
+    ("ciphers and signatures", &["aws-lc-rs"], &["edge", "jwt", "store"]),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),
     ("PostgreSQL", &["tokio-postgres", "tokio-postgres-rustls"], &["postgres"]),
     (

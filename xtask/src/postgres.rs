@@ -36,7 +36,16 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     let folders = folders.join(":");
     for package in ["headrace-postgres", "headrace"] {
         let tests: &[&str] = match package {
-            "headrace" => &["--test", "gateways", "--test", "gateway_limits", "--test", "moves"],
+            "headrace" => &[
+                "--test",
+                "gateways",
+                "--test",
+                "gateway_limits",
+                "--test",
+                "gateway_secrets",
+                "--test",
+                "moves",
+            ],
             _ => &["--tests"],
         };
         let mut variables = vec![(VARIABLE, folders.as_str())];

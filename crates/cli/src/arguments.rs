@@ -25,6 +25,7 @@ pub(crate) mod operators;
 pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod requests;
+pub(crate) mod secrets;
 pub(crate) mod transfer;
 
 mod shared;
@@ -131,6 +132,8 @@ pub(crate) enum ProgramCommand {
     ///
     /// The place may also be another directory.
     Move(transfer::MoveArgs),
+    /// Change the key that encrypts the stored secrets
+    Secrets(secrets::SecretsArgs),
     /// The audit log: administrative changes and their authors
     Audit(AuditArgs),
     /// Talk to a model in the terminal

@@ -19,6 +19,7 @@ pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod requests;
 pub(crate) mod routes;
+pub(crate) mod secrets;
 pub(crate) mod serve;
 mod settings;
 pub(crate) mod shadow;
@@ -40,7 +41,7 @@ use headrace_config::{ConfigError, ServerSettings, reference};
 use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
 use headrace_server::datadir;
-use headrace_server::datadir::{DataDir, DataDirError};
+use headrace_server::datadir::{DataDir, DataDirError, SecretFiles};
 use headrace_store::{StorageReader, StoreName};
 use headrace_terminal::output;
 use headrace_trace::{TraceReader, decode_record};
@@ -186,8 +187,7 @@ pub(crate) fn ask(at: &ServerArgs, command: AdminCommand) -> Result<AdminReply, 
 
 fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, CommandError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
-    let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
+    let dir = DataDir::open(&config.data_dir, &SecretFiles::of(config)).map_err(CommandError::DataDir)?;
     let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
     let opened = dir.ledger("headrace command", &clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
     let ledger = opened.admin;

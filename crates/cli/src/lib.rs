@@ -42,6 +42,7 @@ pub fn run() -> ExitCode {
         ProgramCommand::Shadow(args) => commands::shadow::run(&args),
         ProgramCommand::Backup(args) => commands::backup::run(&args),
         ProgramCommand::Move(args) => commands::transfer::run(&args),
+        ProgramCommand::Secrets(args) => commands::secrets::run(&args),
         ProgramCommand::Audit(args) => commands::status::audit(&args),
         ProgramCommand::Chat(args) => commands::chat::run(args),
         ProgramCommand::Batches(args) => batches::run(&args),

@@ -20,6 +20,12 @@ pub(super) const FIELDS: &[SettingField] = &[
         "Place of keys, operators, audit log and ledger. `sqlite:` is the data directory, for one server. `postgres://USER:PASSWORD@HOST/DATABASE` is a PostgreSQL database (15 or later) that several servers share; `?sslrootcert=FILE` names its certificate authority. The data directory remembers the place. Default: the place that it remembers, or `sqlite:`.",
     ),
     field(
+        "storage.secret_file",
+        SettingKind::Path,
+        "",
+        "File with 32 or more random bytes, or their base64 or hexadecimal form, such as `openssl rand -hex 32` prints. With it, the secrets that hash keys and separate caches are stored encrypted, in the database and in the data directory. All gateways that share a database need the same file. Without the file, a server with encrypted secrets does not start. Keep a copy of the file apart from backups. `headrace secrets rewrap` changes the file. Default: the secrets are stored as they are.",
+    ),
+    field(
         "gateway.name",
         SettingKind::Text,
         "",
@@ -62,6 +68,8 @@ pub(super) const FIELDS: &[SettingField] = &[
 pub struct StorageSettings {
     /// The place of keys and ledger. `None` for the one that the data directory remembers.
     pub url: Option<StorageUrl>,
+    /// The file of the key that encrypts stored secrets. `None` to store them as they are.
+    pub secret_file: Option<PathBuf>,
     /// The name of this gateway among those that share its stores.
     pub gateway_name: String,
     /// `None` for the data directory.
@@ -125,6 +133,7 @@ mod tests {
     fn bounds_beyond_the_disk_are_named_and_those_within_are_not() {
         let mut storage = StorageSettings {
             url: None,
+            secret_file: None,
             gateway_name: String::new(),
             objects_dir: None,
             max_total_bytes: None,
@@ -146,6 +155,7 @@ mod tests {
     fn without_a_bound_objects_take_half_of_their_disk_and_traces_a_quarter() {
         let storage = StorageSettings {
             url: None,
+            secret_file: None,
             gateway_name: String::new(),
             objects_dir: None,
             max_total_bytes: None,

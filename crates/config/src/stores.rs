@@ -28,6 +28,7 @@ impl SettingsReader {
         });
         StorageSettings {
             url,
+            secret_file: self.path("storage.secret_file"),
             gateway_name: self.gateway_name(),
             objects_dir: self.path("objects_dir"),
             max_total_bytes: self.long("objects.max_total"),

@@ -72,19 +72,6 @@ impl PostgresKeyStore {
         Ok(Self { session: Mutex::new(session), failing: Mutex::default() })
     }
 
-    /// Stores `secret` under a name if there is none yet. Returns the stored one.
-    ///
-    /// # Errors
-    /// Returns an error if the database cannot be reached.
-    pub fn shared_secret(&self, name: &str, secret: &[u8]) -> Result<Vec<u8>, StoreError> {
-        self.read("reading the shared secrets", LIMIT, async |client| {
-            let insert = "INSERT INTO headrace.secret VALUES ($1, $2) ON CONFLICT DO NOTHING";
-            client.execute_typed(insert, &[(&name, Type::TEXT), (&secret, Type::BYTEA)]).await?;
-            let stored = "SELECT value FROM headrace.secret WHERE name = $1";
-            Ok(client.query_typed_one(stored, &[(&name, Type::TEXT)]).await?.get(0))
-        })
-    }
-
     fn read<T: Send>(
         &self,
         doing: &'static str,

@@ -12,9 +12,9 @@ use std::time::Duration;
 use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock};
 use headrace_identity::{
     AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyStore as _, NewKey, Operators,
-    RateLimits, Revocation, Role, SecretString,
+    RateLimits, Revocation, Role, SecretString, StoreError,
 };
-use headrace_postgres::{PostgresKeyStore, PostgresUrl, SetupLock};
+use headrace_postgres::{PostgresKeyStore, PostgresSecrets, PostgresUrl, SetupLock};
 
 use support::{PostgresServer, versions};
 
@@ -112,9 +112,38 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
         let other = Arc::new(PostgresKeyStore::open(Arc::clone(&url)).unwrap());
         let refused = Directory::open(other, HashSecret::new([8; 32]));
         assert!(matches!(refused, Err(IdentityError::WrongSecret)));
-        assert_eq!(store.shared_secret("salt", &[1; 32]).unwrap(), [1; 32]);
-        assert_eq!(store.shared_secret("salt", &[2; 32]).unwrap(), [1; 32], "the first one counts");
+        secrets_are_changed_together_or_not_at_all(&url);
     }
+}
+
+fn secrets_are_changed_together_or_not_at_all(url: &Arc<PostgresUrl>) {
+    let read = || {
+        let mut read = Vec::new();
+        let mut secrets = PostgresSecrets::open(Arc::clone(url)).unwrap();
+        let seen = secrets.change(|rows| -> Result<_, StoreError> {
+            read = rows.to_vec();
+            Ok(Vec::new())
+        });
+        seen.map(|()| read).unwrap()
+    };
+    let row = |name: &str, byte| (name.to_owned(), vec![byte; 32]);
+    let refused = || StoreError::Duplicate { what: "secret" };
+    let mut secrets = PostgresSecrets::open(Arc::clone(url)).unwrap();
+    assert_eq!(secrets.change(|_| Err(refused())), Err(refused()));
+    assert_eq!(read(), []);
+    // Of programs that start at the same time, the first one decides.
+    let fresh = |byte| {
+        let mut secrets = PostgresSecrets::open(Arc::clone(url)).unwrap();
+        secrets.change(|rows| -> Result<_, StoreError> {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            Ok(if rows.is_empty() { vec![row("one", byte), row("two", byte)] } else { Vec::new() })
+        })
+    };
+    std::thread::scope(|scope| (1..5).for_each(|byte| drop(scope.spawn(move || fresh(byte).unwrap()))));
+    let first = read();
+    assert!((1..5).any(|byte| first == [row("one", byte), row("two", byte)]), "{first:?}");
+    secrets.change(|_| -> Result<_, StoreError> { Ok(vec![row("two", 9)]) }).unwrap();
+    assert_eq!(read(), [first[0].clone(), row("two", 9)]);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use headrace_identity::{ExposeSecret, SecretString, is_well_formed};
 use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;
 
-use crate::datadir;
+use crate::datadir::{self, SecretFiles};
 use crate::first_start::KEY_VARIABLE;
 use crate::models::{ModelFault, ServingPlan};
 use crate::running_model::InMemory;
@@ -265,6 +265,12 @@ fn files(config: &ServerSettings, first_key: Option<&SecretString>, faults: &mut
         if let Some(Err(error)) = file.as_deref().map(datadir::read_secret) {
             faults.add(setting, error);
         }
+    }
+    if let Err(error) = SecretFiles::of(config).sealer() {
+        // The text of the error begins with the setting.
+        let why = error.to_string();
+        let setting = "storage.secret_file";
+        faults.add(setting, why.strip_prefix(&format!("{setting}: ")).unwrap_or(&why));
     }
     // Later starts need no first key.
     let first = !datadir::has_keys(&config.data_dir);

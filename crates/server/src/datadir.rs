@@ -17,12 +17,16 @@ use headrace_limits::ShareHolder;
 use headrace_store::disk::DiskBallast;
 use headrace_store::journal::CommitTimes;
 use headrace_store::{
-    OpenedLedger, SetupLock, Storage, StorageReader, StorageUrl, StorageUrlError, StoreName, TransferError,
+    OpenedLedger, SealError, SetupLock, Storage, StorageReader, StorageUrl, StorageUrlError, StoreName,
+    TransferError,
 };
 use secrecy::zeroize::Zeroizing;
 
+mod secrets;
 mod transfer;
 
+pub(crate) use secrets::read_secret;
+pub use secrets::{ResealReport, SecretFiles, reseal, sealed_with};
 pub use transfer::copy_shared;
 
 /// File with the API's address, for programs that start a server on a free port.
@@ -84,6 +88,8 @@ pub enum DataDirError {
     Secret(PathBuf),
     /// The URL of the stores cannot be read.
     Storage(StorageUrlError),
+    /// A secret cannot be decrypted, or the file of `storage.secret_file` is no key.
+    Seal(SealError),
     /// The secret that all servers of a database have in common is not the one in this file.
     OtherSecret(PathBuf),
     /// The operating system gave no random numbers.
@@ -119,6 +125,7 @@ impl fmt::Display for DataDirError {
                 path.display()
             ),
             Self::Storage(error) => error.fmt(f),
+            Self::Seal(error) => error.fmt(f),
             Self::OtherSecret(path) => write!(
                 f,
                 "{} holds another secret than the servers that share this database: give all of them the same file, or none",
@@ -153,11 +160,7 @@ pub struct DataDir {
 
 impl DataDir {
     /// Opens an existing directory.
-    pub fn open(
-        dir: &Path,
-        key_hash_file: Option<&Path>,
-        cache_salt_file: Option<&Path>,
-    ) -> Result<Self, DataDirError> {
+    pub fn open(dir: &Path, files: &SecretFiles<'_>) -> Result<Self, DataDirError> {
         if !dir.is_dir() {
             return Err(DataDirError::Missing(dir.to_owned()));
         }
@@ -168,19 +171,9 @@ impl DataDir {
         let ballast = Arc::new(DiskBallast::open(dir));
         let secrets = secrets_folder(dir);
         make_private(&secrets)?;
-        let session_secret = secret(None, &secrets.join("tls-sessions"))?;
+        let session_secret = Self::own_secret(&secrets, "tls-sessions", None)?;
         let storage = Storage::open(recorded(lock.dir())?, Some(Arc::clone(&ballast)));
-        let shared = |file: Option<&Path>, name: &str| -> Result<Zeroizing<[u8; 32]>, DataDirError> {
-            let own = secret(file, &secrets.join(name))?;
-            let shared = storage.shared_secret(name, &own);
-            let shared = Zeroizing::new(shared.map_err(|error| DataDirError::Identity(error.into()))?);
-            match file {
-                Some(file) if *shared != *own => Err(DataDirError::OtherSecret(file.to_owned())),
-                _ => Ok(shared),
-            }
-        };
-        let key_hash = shared(key_hash_file, "key-hash")?;
-        let cache_salt = shared(cache_salt_file, "cache-salt")?;
+        let [key_hash, cache_salt] = Self::shared_secrets(&storage, &secrets, files)?;
         Ok(Self { lock, key_hash, cache_salt, session_secret, ballast, storage })
     }
 
@@ -188,8 +181,7 @@ impl DataDir {
     pub(crate) fn create(
         dir: &Path,
         storage: Option<&StorageUrl>,
-        key_hash_file: Option<&Path>,
-        cache_salt_file: Option<&Path>,
+        files: &SecretFiles<'_>,
     ) -> Result<Self, DataDirError> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| DataDirError::Io {
             doing: "create the directory",
@@ -211,7 +203,7 @@ impl DataDir {
                 write_private(&record, &url.expose())?;
             }
         }
-        Self::open(dir, key_hash_file, cache_salt_file)
+        Self::open(dir, files)
     }
 
     /// Keeps other servers with the same stores from making the first keys, until the lock is dropped. `None` if no
@@ -341,50 +333,14 @@ fn make_private(dir: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
-/// Reads the secret of a file. The default file is created if it is missing.
-fn secret(configured: Option<&Path>, default: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
-    let path = configured.unwrap_or(default);
-    let io = |doing| move |source| DataDirError::Io { doing, path: path.to_owned(), source };
-    if configured.is_none() && path.exists() {
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(path, private).map_err(io("close to others (chmod 600)"))?;
-    }
-    match read_secret(path) {
-        Err(DataDirError::Io { source, .. })
-            if source.kind() == ErrorKind::NotFound && configured.is_none() =>
-        {
-            let fresh: Zeroizing<[u8; 32]> = Zeroizing::new(random()?);
-            let next = path.with_extension("new");
-            let text: Zeroizing<String> =
-                Zeroizing::new(fresh.iter().map(|byte| format!("{byte:02x}")).collect());
-            let mut options = OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&next)
-                .map_err(io("create the secret"))?;
-            writeln!(file, "{}", *text).and_then(|()| file.sync_all()).map_err(io("write the secret"))?;
-            std::fs::rename(&next, path).map_err(io("write the secret"))?;
-            Ok(fresh)
-        }
-        read => read,
-    }
-}
-
-/// Reads the secret that a file holds.
-pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
-    let text = std::fs::read_to_string(path).map(Zeroizing::new);
-    let text =
-        text.map_err(|source| DataDirError::Io { doing: "read the secret", path: path.to_owned(), source })?;
-    unhex(text.trim()).ok_or_else(|| DataDirError::Secret(path.to_owned()))
-}
-
 fn random<const N: usize>() -> Result<[u8; N], DataDirError> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).map_err(DataDirError::Randomness)?;
     Ok(bytes)
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Option<Zeroizing<[u8; 32]>> {
@@ -406,7 +362,7 @@ mod tests {
     fn secrets_are_made_once_and_only_their_owner_reads_them() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("a/b");
-        let first = DataDir::create(&dir, None, None, None).unwrap();
+        let first = DataDir::create(&dir, None, &SecretFiles::default()).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&dir), 0o700);
         for name in ["key-hash", "cache-salt", "tls-sessions"] {
@@ -415,16 +371,16 @@ mod tests {
         }
         assert_ne!(first.key_hash, first.cache_salt);
         assert!(first.session_secret != first.key_hash && first.session_secret != first.cache_salt);
-        assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Lock(_))));
+        assert!(matches!(DataDir::open(&dir, &SecretFiles::default()), Err(DataDirError::Lock(_))));
         let kept = (*first.key_hash, *first.cache_salt, *first.session_secret);
         drop(first);
-        let second = DataDir::open(&dir, None, None).unwrap();
+        let second = DataDir::open(&dir, &SecretFiles::default()).unwrap();
         assert_eq!((*second.key_hash, *second.cache_salt, *second.session_secret), kept);
         drop(second);
         std::fs::write(dir.join("secrets/key-hash"), "short").unwrap();
-        assert!(matches!(DataDir::open(&dir, None, None), Err(DataDirError::Secret(_))));
+        assert!(matches!(DataDir::open(&dir, &SecretFiles::default()), Err(DataDirError::Secret(_))));
         let none = root.path().join("none");
-        assert!(matches!(DataDir::open(&none, None, None), Err(DataDirError::Missing(_))));
+        assert!(matches!(DataDir::open(&none, &SecretFiles::default()), Err(DataDirError::Missing(_))));
     }
 
     #[test]
@@ -432,7 +388,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("data");
         let open = || {
-            let data = DataDir::create(&dir, None, None, None).unwrap();
+            let data = DataDir::create(&dir, None, &SecretFiles::default()).unwrap();
             let directory = data.identities().unwrap();
             let clock: Arc<dyn Clock> = Arc::new(headrace_domain::SystemClock::new());
             let ledger = data.ledger("test", &clock, Box::new(|_| ())).unwrap();
@@ -469,8 +425,9 @@ mod tests {
     fn a_configured_secret_is_never_made() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("mine");
-        assert!(DataDir::create(root.path(), None, Some(&file), None).is_err());
+        let files = SecretFiles { key_hash: Some(&file), ..SecretFiles::default() };
+        assert!(DataDir::create(root.path(), None, &files).is_err());
         std::fs::write(&file, "ab".repeat(32)).unwrap();
-        assert_eq!(*DataDir::create(root.path(), None, Some(&file), None).unwrap().key_hash, [0xab; 32]);
+        assert_eq!(*DataDir::create(root.path(), None, &files).unwrap().key_hash, [0xab; 32]);
     }
 }

@@ -16,7 +16,7 @@ use headrace_terminal::output;
 use self::serving::{OpenServer, ServerStart, ServingEnd};
 use crate::banner::StartManner;
 use crate::check::{CheckedConfig, check};
-use crate::datadir::DataDir;
+use crate::datadir::{DataDir, SecretFiles};
 use crate::descriptors::{self, DescriptorLimit, in_proportion};
 use crate::exporters::register_log;
 use crate::listen_addresses::{can_listen, not_running};
@@ -107,9 +107,8 @@ fn open(
     if wanted.edge {
         can_listen(config)?;
     }
-    let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let storage = config.storage.url.as_ref();
-    let data_dir = DataDir::create(&config.data_dir, storage, key_hash, salt);
+    let data_dir = DataDir::create(&config.data_dir, storage, &SecretFiles::of(config));
     let data_dir = data_dir.map_err(|error| error.to_string())?;
     let roles = ServerRoles::open(config, plan, assets, &data_dir, wanted, context)?;
     Ok((data_dir, roles))

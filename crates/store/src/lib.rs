@@ -5,6 +5,8 @@ pub mod backup;
 pub mod disk;
 mod grouped;
 mod pair;
+mod sealing;
+mod secrets;
 mod sqlite;
 mod statement_error;
 mod storage;
@@ -20,6 +22,8 @@ pub mod trace;
 pub mod usage;
 
 pub use headrace_postgres::SetupLock;
+pub use sealing::{SETTING as SECRET_FILE_SETTING, SealError, SealKeyId, SecretSealer, StoredSecret};
+pub use secrets::{SHARED_SECRETS, SecretBytes};
 pub use sqlite::CommitDurability;
 pub use storage::{IdentityStores, OpenedLedger, Storage, StorageReader, StoreName, StorePlace};
 pub use transfer::{TransferError, TransferReport};

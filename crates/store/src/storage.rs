@@ -191,20 +191,6 @@ impl Storage {
         self.url.database().map(|database| SetupLock::acquire(Arc::clone(database))).transpose()
     }
 
-    /// Returns a secret that all programs with these stores have in common: `own` if this program has the stores for
-    /// itself or is the first one.
-    ///
-    /// # Errors
-    /// Returns an error if the stores cannot be reached, or hold something else under this name.
-    pub fn shared_secret(&self, name: &str, own: &[u8; 32]) -> Result<[u8; 32], StoreError> {
-        let Some(database) = self.url.database() else { return Ok(*own) };
-        let stored = PostgresKeyStore::open(Arc::clone(database))?.shared_secret(name, own)?;
-        stored.try_into().map_err(|_| StoreError::Corrupt {
-            what: format!("secret `{name}`"),
-            why: "it does not have 32 bytes".to_owned(),
-        })
-    }
-
     /// Opens the ledger, and creates it if it is missing. Releases the holds of owners that have ended. `owners` makes
     /// the name under which this process takes holds. It is called again if other processes declared this one dead.
     /// Operators see it as `gateway` if others share the ledger.

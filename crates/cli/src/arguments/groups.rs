@@ -38,6 +38,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
             "ledger",
             "backup",
             "move",
+            "secrets",
             "operators",
             "upstreams",
             "routes",

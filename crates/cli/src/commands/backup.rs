@@ -5,11 +5,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use headrace_server::datadir;
+use headrace_server::datadir::{self, SecretFiles};
 use headrace_trace::counted;
 
 use crate::arguments::backup::BackupArgs;
-use crate::commands::{CommandError, data_dir, print, recent_calls};
+use crate::commands::{CommandError, configuration, print, recent_calls};
 
 /// Makes a copy, checks it, and prints the result.
 pub(crate) fn run(args: &BackupArgs) -> ExitCode {
@@ -17,7 +17,8 @@ pub(crate) fn run(args: &BackupArgs) -> ExitCode {
 }
 
 fn copy(args: &BackupArgs) -> Result<String, CommandError> {
-    let from = data_dir(&args.at)?;
+    let config = configuration(&args.at)?;
+    let from = config.data_dir.clone();
     if !datadir::has_keys(&from) {
         let why = "name the server's data directory with --data-dir";
         return Err(CommandError::Other(format!("there is no data directory {}: {why}", from.display())));
@@ -34,7 +35,8 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     let mut files = copied.map_err(|error| CommandError::Other(error.to_string()))?;
     if datadir::stored(&from).is_shared() {
         // Keys and ledger come from the database, with the secrets that all gateways have in common.
-        datadir::copy_shared(&from, to, crate::commands::transfer::progress())
+        let keys = SecretFiles::of(&config);
+        datadir::copy_shared(&from, to, &keys, crate::commands::transfer::progress())
             .map_err(CommandError::DataDir)?;
         files += 2;
     }
@@ -54,11 +56,15 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
             format!("the copy's ledger has {faults}: headrace ledger verify --data-dir {}", to.display());
         return Err(CommandError::Other(why));
     }
+    let needs = datadir::sealed_with(to).map(|key| {
+        format!("its secrets are encrypted: a server on it needs storage.secret_file, the file with the key {key}\n")
+    });
     Ok(format!(
-        "{} copied to {}; its ledger holds every invariant, over {}\na server starts on it: headrace up --data-dir {1}\n",
+        "{} copied to {}; its ledger holds every invariant, over {}\na server starts on it: headrace up --data-dir {1}\n{}",
         counted(files, "file"),
         to.display(),
         counted(report.rows, "row"),
+        needs.unwrap_or_default(),
     ))
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use headrace_domain::{Clock, SystemClock};
-use headrace_server::datadir::DataDir;
+use headrace_server::datadir::{DataDir, SecretFiles};
 use headrace_store::StorageUrl;
 use headrace_terminal::output;
 use headrace_trace::counted;
@@ -24,10 +24,10 @@ fn move_stores(args: &MoveArgs) -> Result<String, CommandError> {
     let config = configuration(&args.at)?;
     let to = StorageUrl::parse_in(&args.to, &config.data_dir);
     let to = to.map_err(|error| CommandError::Other(format!("--to: {error}")))?;
-    let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
-    let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
+    let files = SecretFiles::of(&config);
+    let dir = DataDir::open(&config.data_dir, &files).map_err(CommandError::DataDir)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let report = dir.move_stores(&to, &clock, progress()).map_err(CommandError::DataDir)?;
+    let report = dir.move_stores(&to, &files, &clock, progress()).map_err(CommandError::DataDir)?;
     Ok(format!(
         "{}, {} of the ledger and {} of the audit log are in {to} now; the ledger holds every invariant\n",
         counted(report.keys as u64, "key"),

@@ -8,22 +8,21 @@ use std::time::Duration;
 use headrace_domain::Clock;
 use headrace_identity::HashSecret;
 use headrace_ledger::GatewayState;
-use headrace_store::{Storage, StorageUrl, StoreName, TransferReport};
+use headrace_store::{SHARED_SECRETS, Storage, StorageUrl, StoreName, TransferReport};
+use secrecy::zeroize::Zeroizing;
 
 use super::{
-    DataDir, DataDirError, STORAGE_FILE, make_private, random, read_secret, recorded, secrets_folder,
+    DataDir, DataDirError, STORAGE_FILE, SecretFiles, random, recorded, secrets, secrets_folder,
     write_private,
 };
 
-/// The secrets that all programs with the same stores have in common.
-const SHARED_SECRETS: [&str; 2] = ["key-hash", "cache-salt"];
 /// A gateway that was silent for longer has ended.
 const LEASE: Duration = Duration::from_secs(15);
 
 impl DataDir {
     /// Moves keys, operators, audit log and ledger to `to`, where there must be none, and remembers the place. Files that
-    /// the directory had for them are kept, with `.moved` at the end of their names. `progress` receives the number of
-    /// copied rows of the ledger.
+    /// the directory had for them are kept, with `.moved` at the end of their names. `files` names the key that encrypts the
+    /// secrets there. `progress` receives the number of copied rows of the ledger.
     ///
     /// # Errors
     /// [`DataDirError::InUse`] if gateways are running, [`DataDirError::SamePlace`], or an error of a store. Nothing has
@@ -31,6 +30,7 @@ impl DataDir {
     pub fn move_stores(
         &self,
         to: &StorageUrl,
+        files: &SecretFiles<'_>,
         clock: &Arc<dyn Clock>,
         progress: impl FnMut(u64),
     ) -> Result<TransferReport, DataDirError> {
@@ -45,17 +45,21 @@ impl DataDir {
             opened.admin.close().map_err(DataDirError::Ledger)?;
         }
         let target = Storage::open(to.clone(), None);
-        for (name, own) in SHARED_SECRETS.into_iter().zip([&self.key_hash, &self.cache_salt]) {
-            let stored =
-                target.shared_secret(name, own).map_err(|error| DataDirError::Identity(error.into()))?;
-            if stored != **own {
+        let sealer = files.sealer()?;
+        let own = [self.key_hash.clone(), self.cache_salt.clone()];
+        let mut next = SHARED_SECRETS.into_iter().zip(own.clone());
+        let stored = target.shared_secrets(sealer.as_ref(), |name| {
+            let own = next.find_map(|(known, own)| (known == name).then_some(own));
+            own.ok_or_else(|| DataDirError::Secret(secrets_folder(self.path()).join(name)))
+        })?;
+        for ((name, own), stored) in SHARED_SECRETS.into_iter().zip(&own).zip(&stored) {
+            if own != stored {
                 return Err(DataDirError::OtherSecret(secrets_folder(self.path()).join(name)));
             }
-            let file = secrets_folder(self.path()).join(name);
-            // The directory may have another secret of its own from before it joined a database.
-            if read_secret(&file).is_ok_and(|kept| *kept != **own) {
-                write_private(&file, &hexadecimal(own))?;
-            }
+        }
+        if self.storage.is_shared() {
+            // The directory has none, or other ones from before it joined a database.
+            secrets::put(self.path(), &own, sealer.as_ref())?;
         }
         let secret = HashSecret::new(*self.key_hash);
         let report = self.storage.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
@@ -103,26 +107,25 @@ impl DataDir {
 }
 
 /// Copies keys, operators, audit log and ledger that a directory's server shares with others to files in the empty folder
-/// `to`, with their secrets. The gateways may run meanwhile.
+/// `to`, with their secrets. The gateways may run meanwhile. With the key of `files`, the secrets of the copy are
+/// encrypted.
 ///
 /// # Errors
-/// Returns an error if a store cannot be read, or the copy cannot be written or has faults.
-pub fn copy_shared(dir: &Path, to: &Path, progress: impl FnMut(u64)) -> Result<TransferReport, DataDirError> {
+/// Returns an error if a store cannot be read, or the copy cannot be written or has faults. [`DataDirError::Seal`] if the
+/// secrets cannot be decrypted.
+pub fn copy_shared(
+    dir: &Path,
+    to: &Path,
+    files: &SecretFiles<'_>,
+    progress: impl FnMut(u64),
+) -> Result<TransferReport, DataDirError> {
     let source = Storage::open(recorded(dir)?, None);
-    make_private(&secrets_folder(to))?;
-    let mut key_hash = None;
-    for name in SHARED_SECRETS {
-        // A database that had no gateway yet gets a secret now.
-        let stored = source.shared_secret(name, &random()?);
-        let stored = stored.map_err(|error| DataDirError::Identity(error.into()))?;
-        write_private(&secrets_folder(to).join(name), &hexadecimal(&stored))?;
-        key_hash.get_or_insert(stored);
-    }
-    let secret = HashSecret::new(key_hash.unwrap_or_default());
+    let sealer = files.sealer()?;
+    // A database that had no gateway yet gets secrets now.
+    let shared = source
+        .shared_secrets(sealer.as_ref(), |_| -> Result<_, DataDirError> { Ok(Zeroizing::new(random()?)) })?;
+    secrets::put(to, &shared, sealer.as_ref())?;
+    let [key_hash, _] = shared;
     let target = Storage::open(StorageUrl::of_folder(to), None);
-    source.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)
-}
-
-fn hexadecimal(secret: &[u8; 32]) -> String {
-    secret.iter().map(|byte| format!("{byte:02x}")).collect()
+    source.transfer_to(&target, &HashSecret::new(*key_hash), progress).map_err(DataDirError::Transfer)
 }

@@ -325,7 +325,8 @@ fn roles_that_were_open_are_closed_if_a_later_one_cannot_be_opened() {
         let CheckedConfig { mut config, plan, assets_by_model, .. } =
             checked(settings.clone(), RoleSet::ALL).unwrap();
         let context = RoleContext::new(&config, &plan, runtime.handle().clone());
-        let data_dir = DataDir::create(&config.data_dir, None, None, None).unwrap();
+        let data_dir =
+            DataDir::create(&config.data_dir, None, &crate::datadir::SecretFiles::default()).unwrap();
         if is_taken {
             config.server.edge.listen = taken.local_addr().unwrap();
         }
