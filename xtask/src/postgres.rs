@@ -44,6 +44,8 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
                 "--test",
                 "gateway_secrets",
                 "--test",
+                "gateway_traces",
+                "--test",
                 "moves",
             ],
             _ => &["--tests"],

@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, broadcast};
 
 use crate::names::HostNames;
 use crate::pages::ConsolePages;
+use crate::peers::PeerAccess;
 use crate::places::{HolderSlot, HolderSlots, NoPlace};
 use crate::plays::StoredAnswers;
 use crate::problem::ApiProblem;
@@ -48,6 +49,8 @@ pub struct AdminParts {
     pub server: Arc<dyn ServerAdmin>,
     /// Traces, usage and live figures of calls.
     pub calls: Arc<dyn CallRecords>,
+    /// The other gateways with the same stores. `None` if this server has its stores for itself.
+    pub peers: Option<PeerAccess>,
     /// Renders prompts, tokenizes texts and checks model files.
     pub prompts: Arc<dyn PromptInspector>,
     /// Makes calls for operators.
@@ -217,6 +220,11 @@ impl AdminApp {
         self.0.parts.calls.as_ref()
     }
 
+    /// The other gateways with the same stores. `None` if there cannot be any.
+    pub(crate) fn peers(&self) -> Option<&PeerAccess> {
+        self.0.parts.peers.as_ref()
+    }
+
     /// Takes an event-stream slot for the operator.
     pub(crate) fn subscriber(&self, who: &AuthenticatedOperator) -> Result<HolderSlot<OperatorId>, NoPlace> {
         self.0.subscribers.take(who.operator.id.clone())
@@ -295,7 +303,7 @@ impl AdminApp {
         self.blocking(note).await?.map_err(ApiProblem::from)
     }
 
-    async fn blocking<T: Send + 'static>(
+    pub(crate) async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiProblem> {

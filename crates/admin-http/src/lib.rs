@@ -10,6 +10,7 @@ mod listener;
 mod names;
 mod page;
 mod pages;
+mod peers;
 mod places;
 mod plays;
 mod problem;
@@ -30,6 +31,8 @@ mod tests;
 pub use app::AdminParts;
 pub use listener::{AdminSocket, ByteStream, MAX_PORTS_TRIED, Secure, Secured};
 pub use pages::{ConsoleAsset, ConsolePages};
+pub use peers::find::PeerAnswers;
+pub use peers::{GatewayPeer, GatewayPeers, PeerAccess};
 pub use router::openapi;
 pub use seams::{
     AskedIn, CallRecords, CallView, Ended, LedgerCheck, ModelPrices, OpenHold, Pieces, PlaygroundAnswer,

@@ -21,7 +21,8 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    document, events, money, operators, places, playground, requests, served, server, session, words,
+    document, events, gateways, money, operators, places, playground, requests, served, server, session,
+    words,
 };
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
@@ -206,7 +207,9 @@ pub(crate) fn router(app: AdminApp) -> Router {
         .fallback(move |request: Request| async move { pages::answer(pages, &request) })
         .layer(from_fn_with_state(app.clone(), outside))
         .layer(axum::Extension(access))
-        .with_state(app)
+        .with_state(app.clone())
+        // Other gateways use the address that they read, which need not be a name of this listener.
+        .merge(gateways::router(app))
 }
 
 async fn method_not_allowed() -> Response {

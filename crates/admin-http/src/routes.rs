@@ -3,11 +3,13 @@
 
 pub(crate) mod document;
 pub(crate) mod events;
+pub(crate) mod gateways;
 pub(crate) mod money;
 pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod playground;
 pub(crate) mod requests;
+pub(crate) mod search;
 pub(crate) mod served;
 pub(crate) mod server;
 pub(crate) mod session;

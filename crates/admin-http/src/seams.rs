@@ -385,4 +385,21 @@ pub enum CallView {
     Beside,
     /// Its cost, term by term.
     Cost,
+    /// The stored record, for another gateway.
+    Record,
+}
+
+impl CallView {
+    pub(crate) const ALL: [Self; 5] = [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Record];
+
+    /// The name between gateways.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Trace => "trace",
+            Self::Explain => "explain",
+            Self::Beside => "beside",
+            Self::Cost => "cost",
+            Self::Record => "record",
+        }
+    }
 }

@@ -287,6 +287,7 @@ impl TestWorld {
             server: Arc::new(EmptyServer),
             prompts: Arc::new(EchoServer),
             calls: Arc::new(OneCall { ended: ended.clone() }),
+            peers: None,
             playground: Arc::clone(&played) as _,
             clock: Arc::clone(&clock) as _,
             pages: ConsolePages { asset: page, missing: no_page, policy: "default-src 'none'" },

@@ -32,6 +32,12 @@ pub(super) const FIELDS: &[SettingField] = &[
         "Name of this gateway, for people: `headrace status` lists the gateways that share a ledger. Default: the name of the machine.",
     ),
     field(
+        "gateway.advertise",
+        SettingKind::Url,
+        "",
+        "URL of this gateway's admin listener for the other gateways that share its database, such as `http://10.0.0.1:8081`. They ask it for calls when an operator searches. Without it, the calls of this gateway are found at this gateway alone.",
+    ),
+    field(
         "objects_dir",
         SettingKind::Path,
         "",
@@ -72,6 +78,8 @@ pub struct StorageSettings {
     pub secret_file: Option<PathBuf>,
     /// The name of this gateway among those that share its stores.
     pub gateway_name: String,
+    /// The URL of this gateway's admin listener for the others. `None` if they cannot ask it.
+    pub gateway_address: Option<String>,
     /// `None` for the data directory.
     pub objects_dir: Option<PathBuf>,
     /// `None` for half of the disk.
@@ -135,6 +143,7 @@ mod tests {
             url: None,
             secret_file: None,
             gateway_name: String::new(),
+            gateway_address: None,
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: Some(0),
@@ -157,6 +166,7 @@ mod tests {
             url: None,
             secret_file: None,
             gateway_name: String::new(),
+            gateway_address: None,
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: None,

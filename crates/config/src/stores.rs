@@ -30,6 +30,7 @@ impl SettingsReader {
             url,
             secret_file: self.path("storage.secret_file"),
             gateway_name: self.gateway_name(),
+            gateway_address: self.gateway_address(),
             objects_dir: self.path("objects_dir"),
             max_total_bytes: self.long("objects.max_total"),
             min_free_bytes: self.long("objects.min_free_disk"),
@@ -45,6 +46,18 @@ impl SettingsReader {
             self.fault("gateway.name", fault);
         }
         name
+    }
+
+    fn gateway_address(&mut self) -> Option<String> {
+        let address = self.text("gateway.advertise").filter(|address| !address.is_empty())?;
+        let host = ["http://", "https://"].iter().find_map(|scheme| address.strip_prefix(scheme));
+        let host = host.map(|host| host.trim_end_matches('/'));
+        if !host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' '])) {
+            let fault = "it must be the URL of this gateway's admin listener without a path, such as http://10.0.0.1:8081";
+            self.fault("gateway.advertise", fault);
+            return None;
+        }
+        Some(address.trim_end_matches('/').to_owned())
     }
 
     pub(super) fn objects(&self) -> ObjectLimits {

@@ -2,6 +2,7 @@
 //! its own deadline for each statement, and works through a pooler in transaction mode. Knows no HTTP, no engine, and not
 //! what the rows mean.
 
+mod addresses;
 mod fill;
 mod history;
 mod identity;
@@ -15,6 +16,7 @@ mod shares;
 mod tls;
 mod url;
 
+pub use addresses::{GatewayAddress, PostgresAddresses};
 pub use fill::PostgresJournalFiller;
 pub use history::PostgresJournalHistory;
 pub use identity::PostgresKeyStore;

@@ -9,7 +9,8 @@ use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::StorageReader;
 use headrace_trace::{
-    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, operator_json, trace_name,
+    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, encode_record, operator_json,
+    trace_name,
 };
 use headrace_wire::{named_request, named_trace};
 use serde::Serialize;
@@ -107,6 +108,11 @@ impl CallRecords for KnownCalls {
             CallView::Trace => Some(self.names.added(operator_json(&record))),
             CallView::Explain => {
                 Some(to_json(&explain_beside(self.reader.as_ref(), &record).map_err(failed)?)?)
+            }
+            CallView::Record => {
+                let text = encode_record(&record).map_err(failed)?;
+                let record = serde_json::from_str(&text).map_err(|error| invalid(&error.to_string()))?;
+                Some(record)
             }
             CallView::Cost => Some(to_json(&why_cost(&record))?),
             CallView::Beside => {

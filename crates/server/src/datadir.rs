@@ -25,8 +25,8 @@ use secrecy::zeroize::Zeroizing;
 mod secrets;
 mod transfer;
 
-pub(crate) use secrets::read_secret;
 pub use secrets::{ResealReport, SecretFiles, reseal, sealed_with};
+pub(crate) use secrets::{gateway_access, read_secret};
 pub use transfer::copy_shared;
 
 /// File with the API's address, for programs that start a server on a free port.
@@ -230,6 +230,11 @@ impl DataDir {
     /// The salt that separates the prefix caches of tenants.
     pub(crate) fn cache_salt(&self) -> [u8; 32] {
         *self.cache_salt
+    }
+
+    /// The secret from which gateways with the same stores derive their credential. All of them have it.
+    pub(crate) fn gateway_secret(&self) -> Zeroizing<[u8; 32]> {
+        self.key_hash.clone()
     }
 
     /// The secret with which clients resume TLS sessions after a restart.

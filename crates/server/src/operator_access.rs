@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use headrace_admin::control::ControlSocket;
 use headrace_admin::{AdminService, ServerStatus};
-use headrace_admin_http::AdminParts;
+use headrace_admin_http::{AdminParts, GatewayPeer};
 use headrace_call_api::CallService;
 use headrace_config::ServerSettings;
 use headrace_domain::{Clock, UnixNanos};
@@ -23,6 +23,7 @@ use crate::banner::StartManner;
 use crate::call_records::KnownCalls;
 use crate::canaries;
 use crate::datadir::DataDir;
+use crate::gateway_peers::SharedGateways;
 use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
 use crate::newest::NewestCalls;
@@ -41,6 +42,8 @@ pub(crate) struct OperatorAccess {
     pub(crate) service: Arc<AdminService>,
     /// The admin listener with the handlers behind it, if it is wanted.
     console: Option<(AdminListener, AdminParts)>,
+    /// The gateways that share the stores, if there can be any.
+    gateways: Option<Arc<SharedGateways>>,
     live_stats: LiveStats,
 }
 
@@ -76,12 +79,20 @@ impl OperatorAccess {
         let live_stats = LiveStats::new(&stored, recorder, gateway, engines, clock, names.clone())?;
         let service = admin_service(roles, reloader, &live_stats, context);
         let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
+        let own = GatewayPeer {
+            name: config.storage.gateway_name.clone(),
+            address: config.storage.gateway_address.clone(),
+        };
+        let gateways = SharedGateways::open(data_dir.storage(), &stores.ledger, own);
+        let secret = data_dir.gateway_secret();
+        let peers = gateways.as_ref().map(|gateways| gateways.access(&secret, clock)).transpose()?;
         let console = console.map(|console| {
             let parts = AdminParts {
                 service: Arc::clone(&service),
                 sessions: Arc::clone(console.sessions()),
                 directory: Arc::clone(&stores.directory),
                 calls: Arc::new(KnownCalls::new(&stored, &live_stats, recorder, clock, names)),
+                peers,
                 server: Arc::new(AdminData::new(gateway, Arc::clone(&stores.ledger), reloader, stored)),
                 prompts: Arc::new(PromptViews::new(gateway, reloader)),
                 playground: Arc::new(PlaygroundRunner::new(gateway, &stores.directory, clock)),
@@ -92,7 +103,7 @@ impl OperatorAccess {
             };
             (console, parts)
         });
-        Ok(Self { service, console, live_stats })
+        Ok(Self { service, console, gateways, live_stats })
     }
 
     /// The text about the console in the banner. `None` without an admin listener.
@@ -119,11 +130,14 @@ impl OperatorAccess {
         clock: &Arc<dyn Clock>,
         tasks: &mut JoinSet<()>,
     ) -> Result<JoinHandle<()>, String> {
-        let Self { service, console, live_stats } = self;
+        let Self { service, console, gateways, live_stats } = self;
         let control = ControlSocket::bind(data_dir).map_err(|error| error.to_string())?;
         let control = tokio::spawn(control.serve(service, Arc::clone(clock)));
         if let Some((console, parts)) = console {
             tasks.spawn(console.serve(parts));
+            if let Some(gateways) = gateways {
+                tasks.spawn(gateways.register());
+            }
         }
         tasks.spawn(live_stats.tend());
         Ok(control)

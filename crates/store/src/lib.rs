@@ -21,7 +21,7 @@ pub mod objects;
 pub mod trace;
 pub mod usage;
 
-pub use headrace_postgres::SetupLock;
+pub use headrace_postgres::{GatewayAddress, PostgresAddresses, SetupLock};
 pub use sealing::{SETTING as SECRET_FILE_SETTING, SealError, SealKeyId, SecretSealer, StoredSecret};
 pub use secrets::{SHARED_SECRETS, SecretBytes};
 pub use sqlite::CommitDurability;

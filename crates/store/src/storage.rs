@@ -14,8 +14,8 @@ use headrace_ledger::{
 use headrace_limits::ShareStore;
 use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_postgres::{
-    PostgresJournal, PostgresJournalHistory, PostgresKeyStore, PostgresPresence, PostgresShares, PostgresUrl,
-    SetupLock,
+    PostgresAddresses, PostgresJournal, PostgresJournalHistory, PostgresKeyStore, PostgresPresence,
+    PostgresShares, PostgresUrl, SetupLock,
 };
 use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
 
@@ -226,6 +226,12 @@ impl Storage {
     pub fn limit_shares(&self) -> Option<Box<dyn ShareStore + Send>> {
         let database = self.url.database()?;
         Some(Box::new(PostgresShares::new(Arc::clone(database))))
+    }
+
+    /// Returns the addresses at which gateways with these stores ask each other. `None` if this program has the stores
+    /// for itself. Connects when it is used.
+    pub fn gateway_addresses(&self) -> Option<PostgresAddresses> {
+        self.url.database().map(|database| PostgresAddresses::new(Arc::clone(database)))
     }
 
     /// Opens the store of responses and conversations, and creates it if it is missing. With a guard, the disk's

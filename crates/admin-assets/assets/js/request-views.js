@@ -130,6 +130,7 @@ function overview(trace) {
         [
           trace.worker_job ? `worker job of ${trace.worker_job.call}` : trace.endpoint,
           trace.stream ? 'streamed' : 'not streamed',
+          trace.gateway && `gateway ${trace.gateway}`,
         ]
           .filter(Boolean)
           .join(' · '),

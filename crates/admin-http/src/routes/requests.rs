@@ -9,65 +9,11 @@ use serde_json::Value;
 
 use crate::app::AdminApp;
 use crate::input::{PathName, QueryInput};
-use crate::page::{is_limit, rows};
 use crate::problem::ApiProblem;
+use crate::routes::gateways;
+use crate::routes::search::{Search, query};
 use crate::seams::{CallRecords, CallView};
 use crate::values::Name;
-
-/// Defines a query whose fields are optional texts, with a method `named` that returns the fields that are set.
-macro_rules! query {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Default, Deserialize, JsonSchema)]
-        #[serde(deny_unknown_fields)]
-        pub(crate) struct $name {
-            $($(#[$field_doc])* $field: Option<String>,)*
-        }
-
-        impl $name {
-            fn named(self) -> Vec<(&'static str, String)> {
-                [$((stringify!($field), self.$field)),*]
-                    .into_iter()
-                    .filter_map(|(name, value)| Some((name, value?)))
-                    .collect()
-            }
-        }
-    };
-}
-
-query! {
-    /// Filters for calls.
-    Search {
-        /// Only calls from this time on: a time, a date, or an age (`2h`).
-        from,
-        /// Only calls before this time.
-        to,
-        /// The organisation that paid.
-        org,
-        project,
-        key,
-        /// The end user that the client named.
-        user,
-        /// The model that served the call, or that the client requested.
-        model,
-        /// The upstream that was called.
-        upstream,
-        /// `completed`, `refused`, `cancelled` or `failed`.
-        outcome,
-        /// The stage that refused or failed the call, or that took most of its time.
-        stage,
-        /// Only calls that took the server longer than this, in milliseconds.
-        slower_than_ms,
-        /// Only calls that cost more than this, in dollars.
-        dearer_than,
-        /// Text in the code, the rule or the message of a refusal, failure or cancellation.
-        text,
-        /// The maximum number of rows: 1 to 500.
-        limit,
-        /// The cursor: the `next` of the previous page.
-        cursor,
-    }
-}
 
 query! {
     /// Filters and groups for usage.
@@ -139,21 +85,11 @@ pub(crate) async fn search(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<Search>,
 ) -> Result<Json<Value>, ApiProblem> {
-    let Search { limit, cursor, .. } = &query;
-    let limit = limit.as_deref().map(|limit| limit.parse().ok().filter(|rows| is_limit(*rows)));
-    let limit = match limit {
-        Some(None) => return Err(ApiProblem::form(Some("limit"), "this is no number from 1 to 500")),
-        Some(limit) => rows(limit),
-        None => rows(None),
-    };
-    let cursor = cursor.clone();
-    let mut named = query.named();
-    named.retain(|(name, _)| !matches!(*name, "limit" | "cursor"));
-    ask(&app, move |calls| calls.search(&named, cursor.as_deref(), limit)).await.map(Json)
+    gateways::search(&app, query.ask()?).await.map(Json)
 }
 
 async fn look(app: AdminApp, id: String, what: CallView) -> Result<Json<Value>, ApiProblem> {
-    ask(&app, move |calls| calls.call(&id, what)).await?.map(Json).ok_or_else(gone)
+    gateways::look(&app, id, what).await?.map(Json).ok_or_else(gone)
 }
 
 pub(crate) async fn one(

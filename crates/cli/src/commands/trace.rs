@@ -3,13 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::iter;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_config::ServerSettings;
 use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
 use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
+use headrace_server::datadir::SecretFiles;
+use headrace_server::other_gateways::{self, GatewaySearch};
 use headrace_terminal::output;
 use headrace_trace::{
     TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, trace_name,
@@ -18,7 +20,7 @@ use headrace_trace::{
 use serde::Serialize;
 
 use crate::arguments::{NamedCall, ServerArgs, TraceArgs, TraceCommand};
-use crate::commands::{CommandError, counterfactual, data_dir, recent_calls, traces};
+use crate::commands::{CommandError, configuration, counterfactual, recent_calls, traces};
 
 /// Maximum number of calls in a list.
 const MOST: usize = 10_000;
@@ -87,15 +89,15 @@ struct ExplainedTrial<'a> {
     trial: &'a Trial,
 }
 
-/// The stored traces, and the data directory of the server that may be running.
+/// The stored traces, and the settings of the server that may be running.
 struct TraceSource {
     reader: Arc<dyn TraceReader>,
-    data_dir: PathBuf,
+    config: ServerSettings,
 }
 
 impl TraceSource {
     fn open(at: &ServerArgs) -> Result<Self, CommandError> {
-        Ok(Self { reader: traces(at)?, data_dir: data_dir(at)? })
+        Ok(Self { reader: traces(at)?, config: configuration(at)? })
     }
 
     fn chosen(&self, args: &TraceArgs) -> Result<Vec<TraceRecord>, CommandError> {
@@ -114,7 +116,7 @@ impl TraceSource {
     /// Returns the newest calls, without shadow copies and worker jobs. A running server also knows calls that it does
     /// not store, because it samples the refusals of clients without a valid key.
     fn newest(&self, count: usize) -> Result<Vec<TraceRecord>, CommandError> {
-        let mut newest = recent_calls(&self.data_dir, count.min(MOST_IN_MEMORY));
+        let mut newest = recent_calls(&self.config.data_dir, count.min(MOST_IN_MEMORY));
         let known: HashSet<RequestId> = newest.iter().map(|record| record.request_id).collect();
         let mut wanted = count;
         loop {
@@ -135,7 +137,22 @@ impl TraceSource {
 
     fn one(&self, call: &NamedCall) -> Result<TraceRecord, CommandError> {
         let found = patiently(|| self.in_store_or_memory(call)).map_err(failed)?;
-        found.ok_or_else(|| {
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        let elsewhere =
+            other_gateways::find_call(&self.config.data_dir, &SecretFiles::of(&self.config), &call.name);
+        let elsewhere = elsewhere.unwrap_or_else(|error| GatewaySearch {
+            silent: Some(error.to_string()),
+            ..GatewaySearch::default()
+        });
+        if let Some(silent) = &elsewhere.silent {
+            output::note(&format!("gateways that did not answer: {silent}"));
+        }
+        if let Some((_, gateway)) = &elsewhere.found {
+            output::note(&format!("this call ran on gateway {gateway}"));
+        }
+        elsewhere.found.map(|(record, _)| record).ok_or_else(|| {
             CommandError::Other(format!(
                 "there is no trace of {}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)\n  try: headrace trace --last 20",
                 call.name
@@ -157,7 +174,7 @@ impl TraceSource {
                 return Ok(Some(stored));
             }
         }
-        let in_memory = recent_calls(&self.data_dir, MOST_IN_MEMORY);
+        let in_memory = recent_calls(&self.config.data_dir, MOST_IN_MEMORY);
         let is_meant = |record: &TraceRecord| {
             Some(record.request_id) == call.id
                 || other_names(record).any(|other| names().any(|name| other == name))

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use headrace_config::ServerSettings;
 use headrace_identity::StoreError;
 use headrace_store::{
-    SHARED_SECRETS, SealError, SealKeyId, SecretBytes, SecretSealer, Storage, StoredSecret,
+    PostgresAddresses, SHARED_SECRETS, SealError, SealKeyId, SecretBytes, SecretSealer, Storage, StoredSecret,
 };
 use secrecy::zeroize::Zeroizing;
 
@@ -86,7 +86,7 @@ impl DataDir {
             }
             let file = folder.join(name);
             if let Some(sealer) = &sealer
-                && let Ok(Content::Plain(own)) = content(&file)
+                && let Ok(SecretContent::Plain(own)) = content(&file)
             {
                 // The copy of a secret that is in the database by now.
                 write(&file, name, &own, Some(sealer))?;
@@ -160,6 +160,26 @@ pub fn reseal(dir: &Path, from: Option<&Path>, to: &Path) -> Result<ResealReport
     Ok(ResealReport { key: to.key_id(), rows, files })
 }
 
+/// Returns the addresses of the gateways that share the stores of a directory, and the secret from which they derive their
+/// credential. `None` if the directory has its stores for itself, or the database has no secrets yet.
+pub(crate) fn gateway_access(
+    dir: &Path,
+    files: &SecretFiles<'_>,
+) -> Result<Option<(PostgresAddresses, SecretBytes)>, DataDirError> {
+    let storage = Storage::open(recorded(dir)?, None);
+    let Some(addresses) = storage.gateway_addresses() else { return Ok(None) };
+    let mut is_new = false;
+    let found = storage.shared_secrets(files.sealer()?.as_ref(), |name| {
+        is_new = true;
+        Err(DataDirError::Secret(secrets_folder(dir).join(name)))
+    });
+    match found {
+        Ok([key_hash, _]) => Ok(Some((addresses, key_hash))),
+        Err(_) if is_new => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the id of the key that encrypted the secrets of a directory. `None` if they are not encrypted.
 pub fn sealed_with(dir: &Path) -> Option<SealKeyId> {
     let stored = SHARED_SECRETS.into_iter().filter_map(|name| {
@@ -187,18 +207,18 @@ pub(super) fn put(
 /// Reads the secret of a file that an operator made.
 pub(crate) fn read_secret(path: &Path) -> Result<SecretBytes, DataDirError> {
     match content(path)? {
-        Content::Plain(secret) => Ok(secret),
-        Content::Sealed(_) => Err(DataDirError::Secret(path.to_owned())),
+        SecretContent::Plain(secret) => Ok(secret),
+        SecretContent::Sealed(_) => Err(DataDirError::Secret(path.to_owned())),
     }
 }
 
 /// What a file of a secret holds.
-enum Content {
+enum SecretContent {
     Plain(SecretBytes),
     Sealed(Vec<u8>),
 }
 
-impl Content {
+impl SecretContent {
     fn into_bytes(self) -> Zeroizing<Vec<u8>> {
         match self {
             Self::Plain(secret) => Zeroizing::new(secret.to_vec()),
@@ -207,17 +227,17 @@ impl Content {
     }
 }
 
-fn content(path: &Path) -> Result<Content, DataDirError> {
+fn content(path: &Path) -> Result<SecretContent, DataDirError> {
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
     let text =
         text.map_err(|source| DataDirError::Io { doing: "read the secret", path: path.to_owned(), source })?;
     let no_secret = || DataDirError::Secret(path.to_owned());
     let Some(sealed) = text.trim().strip_prefix(SEALED) else {
-        return unhex(text.trim()).map(Content::Plain).ok_or_else(no_secret);
+        return unhex(text.trim()).map(SecretContent::Plain).ok_or_else(no_secret);
     };
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let bytes: Option<Vec<u8>> = sealed.as_bytes().chunks(2).map(pair).collect();
-    bytes.map(Content::Sealed).ok_or_else(no_secret)
+    bytes.map(SecretContent::Sealed).ok_or_else(no_secret)
 }
 
 /// Names a file, for errors.

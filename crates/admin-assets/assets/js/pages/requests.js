@@ -286,6 +286,7 @@ class View {
   async fetch(turn) {
     const before = this.rows.length;
     let rounds = 0;
+    let missing = [];
     do {
       const page = await get('requests', {
         query: { ...this.query(), limit: PAGE_ROWS, cursor: this.cursor },
@@ -294,8 +295,12 @@ class View {
       if (turn !== this.searchCount) return;
       this.rows.push(...rowsOf(page));
       this.cursor = page.next ?? null;
+      missing = page.missing_gateways ?? [];
     } while (this.cursor && this.rows.length < before + 50 && ++rounds < 20);
-    this.countText.textContent = `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}`;
+    const without = missing.map(({ gateway, why }) => `${gateway} (${why})`).join(', ');
+    this.countText.textContent =
+      `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}` +
+      (without && `, without those of ${without}`);
   }
 
   async more() {

@@ -1,0 +1,63 @@
+//! Calls of other gateways, for commands on the machine of one gateway, which may run or not. Must not know how a call is
+//! shown.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use headrace_admin_http::{GatewayPeer, GatewayPeers, PeerAccess};
+use headrace_domain::{SystemClock, TraceRecord};
+use headrace_store::PostgresAddresses;
+use headrace_trace::decode_record;
+
+use crate::datadir::{self, DataDirError, SecretFiles};
+
+/// The result of a search at the other gateways.
+#[derive(Debug, Default)]
+pub struct GatewaySearch {
+    /// The record of the call, and the name of its gateway.
+    pub found: Option<(TraceRecord, String)>,
+    /// The gateways that did not answer, and why.
+    pub silent: Option<String>,
+}
+
+/// All live gateways of a database.
+struct AllGateways(PostgresAddresses);
+
+impl GatewayPeers for AllGateways {
+    fn own(&self) -> GatewayPeer {
+        GatewayPeer { name: String::new(), address: None }
+    }
+
+    fn others(&self) -> Result<Vec<GatewayPeer>, String> {
+        let live = self.0.live().map_err(|error| error.to_string())?;
+        Ok(live
+            .into_iter()
+            .map(|gateway| GatewayPeer { name: gateway.name, address: gateway.address })
+            .collect())
+    }
+}
+
+/// Asks the live gateways that share the stores of a data directory for a call, by its id or that of its answer. Finds
+/// nothing if the directory has its stores for itself. Takes a few seconds at most.
+///
+/// # Errors
+/// Returns an error if the shared secrets cannot be read.
+pub fn find_call(dir: &Path, files: &SecretFiles<'_>, id: &str) -> Result<GatewaySearch, DataDirError> {
+    let Some((addresses, secret)) = datadir::gateway_access(dir, files)? else {
+        return Ok(GatewaySearch::default());
+    };
+    let access = PeerAccess::new(Arc::new(AllGateways(addresses)), &secret, Arc::new(SystemClock::new()));
+    let answers = match access.and_then(|access| access.find_record(id)) {
+        Ok(answers) => answers,
+        Err(why) => return Ok(GatewaySearch { found: None, silent: Some(why) }),
+    };
+    let mut silent = answers.silent();
+    let found = answers.found.and_then(|(record, gateway)| match decode_record(&record.to_string()) {
+        Ok(record) => Some((record, gateway)),
+        Err(error) => {
+            silent = Some(format!("{gateway}: {error}"));
+            None
+        }
+    });
+    Ok(GatewaySearch { found, silent })
+}
