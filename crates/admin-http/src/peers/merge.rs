@@ -192,14 +192,14 @@ mod tests {
     use super::*;
 
     /// A gateway's calls: start times in nanoseconds, newest first.
-    struct Store {
+    struct CallStore {
         address: &'static str,
         calls: Vec<u64>,
         /// Maximum calls that one search examines.
         most: usize,
     }
 
-    impl Store {
+    impl CallStore {
         fn search(&self, after: Option<&str>, limit: usize) -> Value {
             // The number of a call is its position from the oldest one, from 1.
             let number = |at: usize| self.calls.len() - at;
@@ -226,7 +226,7 @@ mod tests {
 
     /// Reads all pages. The stores in `silent` do not answer for the page with this number.
     fn pages(
-        stores: &[Store],
+        stores: &[CallStore],
         limit: usize,
         silent: impl Fn(usize, &str) -> bool,
     ) -> Vec<Vec<(u64, String)>> {
@@ -273,12 +273,12 @@ mod tests {
         for round in 0..300 {
             // Few start times, so that many calls start at the same time.
             let range = [5, 30, 100_000][round % 3];
-            let stores: Vec<Store> = ["a", "b", ""]
+            let stores: Vec<CallStore> = ["a", "b", ""]
                 .map(|address| {
                     let mut calls: Vec<u64> = (0..random(40)).map(|_| 1_000 + random(range)).collect();
                     calls.sort_unstable_by_key(|started| Reverse(*started));
                     let most = [3, 1_000][usize::try_from(random(2)).unwrap()];
-                    Store { address, calls, most }
+                    CallStore { address, calls, most }
                 })
                 .into();
             let limit = 1 + usize::try_from(random(10)).unwrap();
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_gateway_that_was_silent_continues_where_the_page_ended() {
-        let store = |address, calls: &[u64]| Store { address, calls: calls.to_vec(), most: 1_000 };
+        let store = |address, calls: &[u64]| CallStore { address, calls: calls.to_vec(), most: 1_000 };
         let stores = [store("a", &[90, 70, 50, 30, 10]), store("b", &[80, 60, 40, 20])];
         let times = |read: Vec<Vec<(u64, String)>>| -> Vec<Vec<u64>> {
             read.into_iter().map(|page| page.into_iter().map(|(started, _)| started).collect()).collect()

@@ -22,7 +22,7 @@ pub(crate) enum SecretsCommand {
     /// `storage.secret_file` names the file of the present key, or is not set if the secrets are not encrypted yet. Running servers
     /// continue. Their next start needs the new file, so change the setting of all servers afterwards.
     #[command(
-        after_help = "Example:\n  openssl rand -hex 32 > new-key && chmod 600 new-key\n  headrace secrets rewrap new-key"
+        after_help = "Steps:\n  openssl rand -hex 32 > new-key && chmod 600 new-key\n  headrace secrets rewrap new-key"
     )]
     Rewrap {
         /// The new file: 32 or more random bytes, or their base64 or hexadecimal form
