@@ -220,6 +220,15 @@ pub trait BatchStore: FileStore {
     /// [`ObjectError::Unavailable`] if the store fails.
     fn open_batches(&self) -> Result<Vec<BatchRecord>, ObjectError>;
 
+    /// The open batches that this process is to run, oldest first. In a store that several processes share, these are its
+    /// own ones and those of processes that have ended. The latter become its own.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if the store fails.
+    fn own_batches(&self) -> Result<Vec<BatchRecord>, ObjectError> {
+        self.open_batches()
+    }
+
     /// Reads and changes the state of a batch in one step, and returns the new state. If the new state is final, the
     /// batch may be removed from time `gone` on.
     ///

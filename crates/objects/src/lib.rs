@@ -2,6 +2,7 @@
 //! belongs to a project. To other projects it looks like an object that never existed. Traits and plain logic: no SQL,
 //! no HTTP, no clock.
 
+mod archive;
 mod batches;
 mod files;
 mod id;
@@ -11,6 +12,7 @@ mod page;
 mod record;
 mod store;
 
+pub use archive::{ArchivedLine, FileArchive, ObjectArchive};
 pub use batches::{
     BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes,
     LineEnd, LineRecord, LineResult,
