@@ -124,7 +124,7 @@ const CRATES: &[CrateRule] = &[
     rule("trace", Around, &[]),
     rule("explain", Around, &["trace"]),
     rule("telemetry", Around, &["trace"]),
-    rule("postgres", Around, &["identity", "limits", "ledger"]),
+    rule("postgres", Around, &["identity", "limits", "ledger", "objects"]),
     rule("store", Around, &["identity", "limits", "ledger", "objects", "trace", "postgres"]),
     rule("admin", Around, &["identity", "ledger", "trace"]),
     rule("admin-http", Around, &["admin", "identity", "ledger"]),

@@ -22,6 +22,8 @@ const CLOSE_LIMIT: Duration = Duration::from_millis(500);
 /// A connection, which is opened when it is needed. Dropping it ends its transaction and closes it.
 pub(crate) struct DatabaseSession {
     url: Arc<PostgresUrl>,
+    /// How long opening a connection may take.
+    connect_limit: Duration,
     open: Option<OpenConnection>,
 }
 
@@ -60,7 +62,17 @@ impl SessionFault {
 impl DatabaseSession {
     /// Prepares a connection. It is not opened yet.
     pub(crate) const fn new(url: Arc<PostgresUrl>) -> Self {
-        Self { url, open: None }
+        Self { url, connect_limit: CONNECT_LIMIT, open: None }
+    }
+
+    /// Prepares a connection that must open within `connect_limit`.
+    pub(crate) const fn within(url: Arc<PostgresUrl>, connect_limit: Duration) -> Self {
+        Self { url, connect_limit, open: None }
+    }
+
+    /// Returns whether a connection is open, as far as this client has noticed.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.open.is_some()
     }
 
     pub(crate) fn url(&self) -> &PostgresUrl {
@@ -128,7 +140,7 @@ impl DatabaseSession {
         let lost = |why: String| SessionFault::Lost { why: format!("{}: {why}", self.url) };
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| lost(error.to_string()))?;
-        let url = Arc::clone(&self.url);
+        let (url, limit) = (Arc::clone(&self.url), self.connect_limit);
         let connector = match &url.tls {
             TlsMode::Disabled => None,
             TlsMode::Verified { roots } => Some(tls::connector(roots.as_deref()).map_err(lost)?),
@@ -146,7 +158,7 @@ impl DatabaseSession {
                     }
                 })
             };
-            tokio::time::timeout(CONNECT_LIMIT, connecting).await
+            tokio::time::timeout(limit, connecting).await
         });
         match opened {
             Ok(Ok((client, transport))) => {
@@ -154,7 +166,7 @@ impl DatabaseSession {
                 Ok(())
             }
             Ok(Err(error)) => Err(fault(&self.url, &error, true)),
-            Err(_) => Err(lost(format!("no connection within {} s", CONNECT_LIMIT.as_secs()))),
+            Err(_) => Err(lost(format!("no connection within {} s", limit.as_secs()))),
         }
     }
 }
