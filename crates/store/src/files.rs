@@ -2,6 +2,7 @@
 //! client's gigabyte. The bytes of files are segments in a folder beside it, so that deleting a file frees disk space
 //! at once. A finished file is on the disk. Knows no form and no dialect.
 
+mod archive;
 mod batches;
 mod rows;
 mod segments;

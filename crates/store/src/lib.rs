@@ -21,10 +21,10 @@ pub mod objects;
 pub mod trace;
 pub mod usage;
 
-pub use headrace_postgres::{GatewayAddress, PostgresAddresses, SetupLock};
+pub use headrace_postgres::{GatewayAddress, OwnerSource, PostgresAddresses, SetupLock};
 pub use sealing::{SETTING as SECRET_FILE_SETTING, SealError, SealKeyId, SecretSealer, StoredSecret};
 pub use secrets::{SHARED_SECRETS, SecretBytes};
 pub use sqlite::CommitDurability;
 pub use storage::{IdentityStores, OpenedLedger, Storage, StorageReader, StoreName, StorePlace};
-pub use transfer::{TransferError, TransferReport};
+pub use transfer::{CopiedObjects, TransferError, TransferReport};
 pub use url::{StorageUrl, StorageUrlError};

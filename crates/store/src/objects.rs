@@ -1,6 +1,7 @@
 //! Clients' objects in one SQLite file: responses, and conversations with their items. A stored object is on the disk
 //! (`synchronous=FULL`), because clients may rely on it. Knows no dialect.
 
+mod archive;
 mod kept;
 mod put;
 pub(crate) mod rows;

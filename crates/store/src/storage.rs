@@ -14,8 +14,8 @@ use headrace_ledger::{
 use headrace_limits::ShareStore;
 use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_postgres::{
-    PostgresAddresses, PostgresJournal, PostgresJournalHistory, PostgresKeyStore, PostgresPresence,
-    PostgresShares, PostgresUrl, SetupLock,
+    OwnerSource, PostgresAddresses, PostgresFiles, PostgresJournal, PostgresJournalHistory, PostgresKeyStore,
+    PostgresObjects, PostgresPresence, PostgresShares, PostgresUrl, SetupLock,
 };
 use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
 
@@ -248,6 +248,34 @@ impl Storage {
         Ok(Arc::new(store))
     }
 
+    /// Opens the store of responses and conversations that several gateways share. `owner` names this one, whose
+    /// responses in progress others leave alone. `None` if this program has its stores for itself.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if the database cannot be reached, or a newer program made its tables.
+    pub fn shared_objects(
+        &self,
+        limits: ObjectLimits,
+        owner: OwnerSource,
+    ) -> Result<Option<Arc<dyn ObjectStore>>, ObjectError> {
+        let Some(database) = self.url.database() else { return Ok(None) };
+        Ok(Some(Arc::new(PostgresObjects::open(Arc::clone(database), limits, owner)?)))
+    }
+
+    /// Opens the store of files and batches that several gateways share. `owner` names this one, which runs its own
+    /// batches and those of gateways that have ended. `None` if this program has its stores for itself.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if the database cannot be reached, or a newer program made its tables.
+    pub fn shared_batches(
+        &self,
+        limits: FileLimits,
+        owner: OwnerSource,
+    ) -> Result<Option<Arc<dyn BatchStore>>, ObjectError> {
+        let Some(database) = self.url.database() else { return Ok(None) };
+        Ok(Some(Arc::new(PostgresFiles::open(Arc::clone(database), limits, owner)?)))
+    }
+
     /// Opens the store of files and batches, and creates it if it is missing. With a guard, the disk's reserve stays
     /// free.
     ///
@@ -317,7 +345,7 @@ impl StorageReader {
 
     /// Returns the place of a store, which need not exist.
     pub fn place(&self, store: StoreName) -> StorePlace {
-        let is_shared = matches!(store, StoreName::Identities | StoreName::Ledger);
+        let is_shared = !matches!(store, StoreName::Usage | StoreName::Traces);
         let database = self.url.database().filter(|_| is_shared).map(ToString::to_string);
         StorePlace { path: store.path(&self.url), database }
     }

@@ -1,15 +1,20 @@
 //! Copies keys, operators, audit log and ledger to empty stores elsewhere, and checks the copy. Must not know why.
 
+mod objects;
+
 use std::fmt;
 use std::sync::Arc;
 
 use headrace_identity::{AuditSummary, HashSecret, IdentityContents, IdentityError, StoreError};
 use headrace_ledger::{Journal as _, JournalError, JournalHistory, JournalRow};
+use headrace_objects::ObjectError;
 use headrace_postgres::{PostgresJournalFiller, PostgresKeyStore};
 
 use crate::identity::SqliteKeyStore;
 use crate::journal::SqliteJournal;
 use crate::storage::{Storage, StoreName};
+
+pub use objects::CopiedObjects;
 
 /// Rows of the journal that are copied at a time.
 const PAGE_ROWS: usize = 1_000;
@@ -25,13 +30,15 @@ pub struct TransferReport {
     pub audit: AuditSummary,
 }
 
-/// Why keys and ledger could not be copied. The source is unchanged.
+/// Why stores could not be copied. The source is unchanged.
 #[derive(Debug)]
 pub enum TransferError {
     /// Keys or operators cannot be read or written.
     Identity(IdentityError),
     /// The ledger's journal cannot be read or written.
     Journal(JournalError),
+    /// Objects, files or batches cannot be read or written.
+    Objects(ObjectError),
     /// The copy differs from the source, or its ledger has faults.
     Differs {
         /// The difference.
@@ -44,6 +51,7 @@ impl fmt::Display for TransferError {
         match self {
             Self::Identity(error) => error.fmt(f),
             Self::Journal(error) => error.fmt(f),
+            Self::Objects(error) => error.fmt(f),
             Self::Differs { why } => write!(f, "the copy is not good: {why}"),
         }
     }
@@ -60,6 +68,12 @@ impl From<StoreError> for TransferError {
 impl From<IdentityError> for TransferError {
     fn from(error: IdentityError) -> Self {
         Self::Identity(error)
+    }
+}
+
+impl From<ObjectError> for TransferError {
+    fn from(error: ObjectError) -> Self {
+        Self::Objects(error)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The store of files. Unfinished files are removed, and limits hold through any removals. Parts become a file as a
-//! whole or not at all. Each request of a batch ends once.
+//! The stores of files, in a folder and in a database. Limits hold through any removals. Parts become a file as a whole or
+//! not at all. Each request of a batch ends once. In a folder, unfinished files are removed at the next start.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
@@ -9,6 +9,11 @@ use headrace_objects::{
     PartRecord, UploadFault, UploadRecord, UploadStatus,
 };
 use headrace_store::files::SqliteFiles;
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod shared;
+
+use shared::{TestPlace, check_all};
 
 const LIMITS: FileLimits = FileLimits {
     max_file_bytes: 1_000_000,
@@ -42,7 +47,7 @@ fn content(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8 ^ seed).collect()
 }
 
-fn put(store: &SqliteFiles, mut draft: FileDraft, bytes: &[u8]) -> Result<bool, ObjectError> {
+fn put(store: &dyn BatchStore, mut draft: FileDraft, bytes: &[u8]) -> Result<bool, ObjectError> {
     store.begin(&draft)?;
     let mut at = 0;
     for piece in bytes.chunks(300_001) {
@@ -56,7 +61,7 @@ fn put(store: &SqliteFiles, mut draft: FileDraft, bytes: &[u8]) -> Result<bool, 
     store.finish(&draft, NOW)
 }
 
-fn all(store: &SqliteFiles, id: &str) -> Vec<u8> {
+fn all(store: &dyn BatchStore, id: &str) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
         let some = store.read(id, all.len() as u64).unwrap();
@@ -72,6 +77,49 @@ fn rule(told: Result<bool, ObjectError>) -> &'static str {
         ObjectError::Full { rule, .. } => rule,
         _ => "none of those on room",
     }
+}
+
+const BEHAVIOURS: &[(&str, fn(&TestPlace))] = &[
+    ("limits hold through any removals", limits_hold_through_any_removals),
+    ("files are read, listed and expire", files_are_read_from_any_place_listed_either_way_and_expire),
+    ("parts become a file", parts_become_a_file_whole_or_not_at_all),
+    ("each request ends once", each_request_of_a_batch_ends_once_and_is_counted_once),
+    ("batches count for their project", batches_count_for_their_project_until_they_are_gone),
+    ("any text of a client is kept", any_text_of_a_client_is_kept),
+];
+
+#[test]
+fn files_and_batches_behave_alike_in_a_folder_and_in_a_database() {
+    check_all(BEHAVIOURS);
+}
+
+fn limits_hold_through_any_removals(place: &TestPlace) {
+    let store = place.files(LIMITS);
+    let store = store.as_ref();
+    let bytes = content(900_000, 1);
+    assert!(put(store, file("whole", "vision"), &bytes).unwrap());
+    store.begin(&file("begun", "vision")).unwrap();
+    store.append("begun", 0, &content(1_000_000, 2)).unwrap();
+    assert!(store.append("begun", 0, b"again").is_err(), "it continues where it ended");
+    assert_eq!(store.file(&project("p"), "begun", NOW).unwrap(), None, "no client sees it");
+    assert_eq!(rule(put(store, file("more", "vision"), &bytes)), "max_file_bytes_per_project");
+    assert!(put(store, file("output", OUTPUT_PURPOSE), &bytes).unwrap(), "results are never refused");
+    assert!(store.delete_file(&project("p"), "output", NOW).unwrap());
+    store.give_up("begun").unwrap();
+    assert!(all(store, "begun").is_empty() && all(store, "output").is_empty());
+    assert_eq!(all(store, "whole"), bytes);
+    assert_eq!(rule(put(store, file("long", "vision"), &content(1_000_001, 3))), "max_file_bytes");
+    assert!(put(store, file("more", "vision"), &bytes).unwrap(), "there is room again");
+    assert!(!store.delete_file(&project("q"), "more", NOW).unwrap(), "it is another project's");
+    for id in ["whole", "more"] {
+        assert!(store.delete_file(&project("p"), id, NOW).unwrap());
+        assert!(!store.delete_file(&project("p"), id, NOW).unwrap());
+        assert!(all(store, id).is_empty());
+    }
+    for id in ["1", "2", "3", "4"] {
+        assert!(put(store, file(id, "vision"), b"").unwrap());
+    }
+    assert_eq!(rule(put(store, file("5", "vision"), b"")), "max_files_per_project");
 }
 
 #[test]
@@ -106,12 +154,11 @@ fn what_was_not_finished_is_gone_with_its_process_and_its_room_is_free() {
     assert_eq!(rule(put(&store, file("5", "vision"), b"")), "max_files_per_project");
 }
 
-#[test]
-fn files_are_read_from_any_place_listed_either_way_and_expire() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = SqliteFiles::open(&dir.path().join("f"), LIMITS).unwrap();
+fn files_are_read_from_any_place_listed_either_way_and_expire(place: &TestPlace) {
+    let store = place.files(LIMITS);
+    let store = store.as_ref();
     let bytes = content(700_000, 4);
-    assert!(put(&store, file("a", "batch"), &bytes).unwrap());
+    assert!(put(store, file("a", "batch"), &bytes).unwrap());
     for at in [0, 1, 262_143, 262_144, 300_000, 300_001, 699_999, 700_000, 800_000] {
         let some = store.read("a", at as u64).unwrap();
         let rest = bytes.get(at..).unwrap_or_default();
@@ -121,7 +168,7 @@ fn files_are_read_from_any_place_listed_either_way_and_expire() {
     if let FileDraft::File(file) = &mut short {
         file.expires = Some(UnixNanos::new(2_000));
     }
-    assert!(put(&store, short, b"x").unwrap());
+    assert!(put(store, short, b"x").unwrap());
     let list = |ask: PageAsk, now| {
         let (files, more) = store.files(&project("p"), None, &ask, UnixNanos::new(now)).unwrap();
         (files.into_iter().map(|file| file.id).collect::<Vec<_>>(), more)
@@ -141,10 +188,9 @@ fn files_are_read_from_any_place_listed_either_way_and_expire() {
     assert!(store.read("b", 0).unwrap().is_empty());
 }
 
-#[test]
-fn parts_become_a_file_whole_or_not_at_all() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = SqliteFiles::open(&dir.path().join("f"), LIMITS).unwrap();
+fn parts_become_a_file_whole_or_not_at_all(place: &TestPlace) {
+    let store = place.files(LIMITS);
+    let store = store.as_ref();
     let (first, second) = (content(400_000, 5), content(300_000, 6));
     let upload = UploadRecord {
         id: "u".to_owned(),
@@ -165,7 +211,7 @@ fn parts_become_a_file_whole_or_not_at_all() {
         part: PartRecord { id: id.to_owned(), upload: "u".to_owned(), created: NOW, bytes: 0 },
     };
     for (id, bytes) in [("p2", &second), ("p1", &first), ("left", &first)] {
-        assert!(put(&store, part(id), bytes).unwrap());
+        assert!(put(store, part(id), bytes).unwrap());
     }
     let complete = |parts: &[&str], now| {
         let parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
@@ -180,14 +226,14 @@ fn parts_become_a_file_whole_or_not_at_all() {
         (upload.status, file.bytes, file.expires),
         (UploadStatus::Completed, 700_000, Some(UnixNanos::new(7_000_002_000)))
     );
-    assert_eq!(all(&store, "file"), [first, second].concat());
-    assert!(all(&store, "left").is_empty() && store.read_part("u", "p1", 0).unwrap().is_empty());
-    assert!(!put(&store, part("late"), b"x").unwrap(), "it takes no parts any more");
+    assert_eq!(all(store, "file"), [first, second].concat());
+    assert!(all(store, "left").is_empty() && store.read_part("u", "p1", 0).unwrap().is_empty());
+    assert!(!put(store, part("late"), b"x").unwrap(), "it takes no parts any more");
     store.give_up("late").unwrap();
     // The parts' bytes belong to the file, and become free with it.
     assert!(store.delete_file(&project("p"), "file", NOW).unwrap());
     for id in ["1", "2"] {
-        assert!(put(&store, self::file(id, "vision"), &content(1_000_000, 7)).unwrap());
+        assert!(put(store, self::file(id, "vision"), &content(1_000_000, 7)).unwrap());
     }
     assert_eq!(store.cancel_upload(&project("q"), "u", NOW).unwrap(), None);
     assert_eq!(store.cancel_upload(&project("p"), "u", NOW).unwrap(), Some(Err(UploadFault::NotPending)));
@@ -220,11 +266,8 @@ fn line(at: u64) -> LineRecord {
     LineRecord { at, custom_id: format!("c{at}"), body: format!("{{\"n\":{at}}}"), noted: None }
 }
 
-#[test]
-fn each_request_of_a_batch_ends_once_and_is_counted_once() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("f");
-    let store = SqliteFiles::open(&path, LIMITS).unwrap();
+fn each_request_of_a_batch_ends_once_and_is_counted_once(place: &TestPlace) {
+    let store = place.files(LIMITS);
     store.create_batch(&batch("b")).unwrap();
     assert!(matches!(store.create_batch(&batch("c")), Err(ObjectError::Full { .. })), "one is open");
     let lines: Vec<LineRecord> = (0..6).map(line).collect();
@@ -234,7 +277,7 @@ fn each_request_of_a_batch_ends_once_and_is_counted_once() {
     assert_eq!(store.lines("b", 0, 1).unwrap(), lines[..1], "one at least");
     store.note_answer("b", 1, "req_1", "noted").unwrap();
     drop(store);
-    let store = SqliteFiles::open(&path, LIMITS).unwrap();
+    let store = place.files(LIMITS);
     assert_eq!(store.lines("b", 1, 1 << 20).unwrap()[0].noted.as_deref(), Some("req_1"));
     assert_eq!(store.begun_lines("b").unwrap(), [LineRecord { noted: Some("req_1".to_owned()), ..line(1) }]);
     store.end_line("b", 0, LineEnd::Failed, 400, Some(("req_0", "told"))).unwrap();
@@ -282,4 +325,88 @@ fn each_request_of_a_batch_ends_once_and_is_counted_once() {
     );
     assert_eq!(store.batch(&project("p"), "b").unwrap(), None);
     assert!(store.results("b", 0, 1 << 20).unwrap().is_empty());
+}
+
+/// What is counted for a project is what its limit refuses more of.
+fn batches_count_for_their_project_until_they_are_gone(place: &TestPlace) {
+    let limits = FileLimits { max_file_bytes_per_project: 10_000, ..LIMITS };
+    let store = place.files(limits);
+    let store = store.as_ref();
+    assert!(put(store, file("file", "batch"), &content(4_000, 1)).unwrap());
+    let check_room = |bytes: usize, why: &str| {
+        for (bytes, fits) in [(bytes, true), (bytes + 1, false)] {
+            store.begin(&file("probe", "vision")).unwrap();
+            assert_eq!(store.append("probe", 0, &content(bytes, 2)).is_ok(), fits, "{bytes}: {why}");
+            store.give_up("probe").unwrap();
+        }
+    };
+    store.create_batch(&batch("b")).unwrap();
+    let state = |status: BatchStatus| {
+        let state = BatchState { status, ..batch("b").state };
+        256 + serde_json::to_string(&state).unwrap().len()
+    };
+    let begun = 6_000 - state(BatchStatus::Validating);
+    check_room(begun - 4_000, "the requests of its file are reserved");
+    let lines: Vec<LineRecord> = (0..4).map(line).collect();
+    store.add_lines("b", &lines).unwrap();
+    check_room(begun - 4_000, "they were reserved");
+    let begin = |state: &mut BatchState| state.status = BatchStatus::InProgress;
+    store.change_batch("b", NOW, &mut { begin }).unwrap().unwrap();
+    let running = 6_000 - state(BatchStatus::InProgress);
+    let bodies = 4 * "{\"n\":0}".len();
+    let of_lines = 4 * (256 + 2) + bodies;
+    check_room(running - of_lines, "the file is read");
+    store.note_answer("b", 0, "req_0", &"a".repeat(100)).unwrap();
+    check_room(running - of_lines - 200, "an answer counts twice");
+    store.note_answer("b", 0, "req_0", &"a".repeat(50)).unwrap();
+    store.end_line("b", 0, LineEnd::Completed, 200, None).unwrap();
+    store.end_line("b", 1, LineEnd::Failed, 400, Some(("req_1", "12345"))).unwrap();
+    store.end_rest("b", LineEnd::Cancelled).unwrap();
+    check_room(running - (of_lines - bodies) - 100 - 10, "ended requests have no body");
+    store.note_answer("b", 0, "late", "late").unwrap();
+    assert_eq!(store.results("b", 0, 1).unwrap()[0].answer, "a".repeat(50));
+    store.clear_lines("b").unwrap();
+    assert_eq!(store.batch(&project("p"), "b").unwrap().unwrap().counts, BatchCounts::default());
+    check_room(running - 4_000, "they are read again");
+    store.add_lines("b", &lines).unwrap();
+    let over = |state: &mut BatchState| state.status = BatchStatus::Completed;
+    store.change_batch("b", UnixNanos::new(50), &mut { over }).unwrap().unwrap();
+    store.forget_lines("b").unwrap();
+    assert!(store.delete_batch(&project("p"), "b").unwrap());
+    check_room(6_000, "nothing of it is left");
+    assert_eq!(store.change_batch("b", NOW, &mut { over }).unwrap(), None);
+}
+
+/// Names and ids of clients may have any characters, and ids in look-ups need not be ids.
+fn any_text_of_a_client_is_kept(place: &TestPlace) {
+    let store = place.files(LIMITS);
+    let store = store.as_ref();
+    let name = "\0 \u{1f980}\\x00 \u{feff}'; --".to_owned();
+    let mut draft = file("f", "vision");
+    if let FileDraft::File(file) = &mut draft {
+        file.name.clone_from(&name);
+    }
+    assert!(put(store, draft, b"\0\xff").unwrap());
+    assert_eq!(store.file(&project("p"), "f", NOW).unwrap().unwrap().name, name);
+    assert_eq!(all(store, "f"), b"\0\xff");
+    store.create_batch(&batch("b")).unwrap();
+    let long = "x".repeat(10_000);
+    let lines: Vec<LineRecord> = [&name, &long]
+        .into_iter()
+        .enumerate()
+        .map(|(at, custom_id)| LineRecord { custom_id: custom_id.clone(), ..line(at as u64) })
+        .collect();
+    assert_eq!(store.add_lines("b", &lines).unwrap(), None);
+    assert_eq!(store.lines("b", 0, 1 << 20).unwrap(), lines);
+    let again = LineRecord { custom_id: long.clone(), ..line(7) };
+    assert_eq!(store.add_lines("b", &[again]).unwrap(), Some(long));
+    for id in ["", "\0", "f\0", "'"] {
+        assert_eq!(store.file(&project("p"), id, NOW).unwrap(), None);
+        assert_eq!(store.batch(&project("p"), id).unwrap(), None);
+        assert_eq!(store.upload(&project("p"), id).unwrap(), None);
+        assert!(store.read(id, 0).unwrap().is_empty() && !store.delete_file(&project("p"), id, NOW).unwrap());
+        let ask = PageAsk { after: Some(id.to_owned()), ..PageAsk::default() };
+        assert_eq!(store.files(&project("p"), None, &ask, NOW).unwrap(), (Vec::new(), false));
+    }
+    assert!(store.files(&project("p"), Some("\0"), &PageAsk::default(), NOW).unwrap().0.is_empty());
 }

@@ -1,5 +1,5 @@
-//! Compares the file of objects with the store in memory. Both must give the same answers to any requests, also after
-//! the file was closed and reopened.
+//! Compares the stores of objects, in a file and in a database, with the one in memory. They must give the same answers to
+//! any requests, also after they were closed and reopened.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use std::sync::mpsc::channel;
@@ -11,6 +11,12 @@ use headrace_objects::{
 };
 use headrace_store::objects::SqliteObjects;
 use proptest::prelude::*;
+use proptest::test_runner::{TestCaseError, TestRunner};
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod shared;
+
+use shared::{TestPlace, check_all, servers};
 
 const LIMITS: ObjectLimits = ObjectLimits {
     retention_seconds: 50,
@@ -219,28 +225,119 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
-    #[test]
-    fn the_file_and_the_memory_answer_alike(acts in prop::collection::vec(act(), 1..80)) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("objects.sqlite");
-        let memory = MemoryObjects::new(LIMITS);
-        let mut file = SqliteObjects::open(&path, LIMITS).unwrap();
-        let mut made: Vec<String> = Vec::new();
-        for (step, act) in acts.iter().enumerate() {
-            if step % 13 == 12 {
-                drop(file);
-                file = SqliteObjects::open(&path, LIMITS).unwrap();
-            }
-            let (expected, found) = (done(&memory, act, step, &made), done(&file, act, step, &made));
-            prop_assert_eq!(found, expected, "step {} {:?}", step, act);
-            if let Act::Create { id, .. } = act {
-                made.push(format!("conv_{id}"));
-            }
+/// Gives the same requests to the store in memory and to one at a place.
+fn compare(place: &TestPlace, acts: &[Act]) -> Result<(), TestCaseError> {
+    let memory = MemoryObjects::new(LIMITS);
+    let mut store = place.objects(LIMITS);
+    let mut made: Vec<String> = Vec::new();
+    for (step, act) in acts.iter().enumerate() {
+        if step % 13 == 12 {
+            drop(store);
+            store = place.objects(LIMITS);
+        }
+        let (expected, found) = (done(&memory, act, step, &made), done(store.as_ref(), act, step, &made));
+        prop_assert_eq!(found, expected, "step {} {:?}", step, act);
+        if let Act::Create { id, .. } = act {
+            made.push(format!("conv_{id}"));
         }
     }
+    Ok(())
+}
+
+fn compare_each(cases: u32, place: impl Fn() -> TestPlace) {
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let acts = prop::collection::vec(act(), 1..80);
+    TestRunner::new(config).run(&acts, |acts| compare(&place(), &acts)).unwrap();
+}
+
+#[test]
+fn the_file_and_the_memory_answer_alike() {
+    compare_each(48, TestPlace::of_files);
+}
+
+#[test]
+fn the_database_and_the_memory_answer_alike() {
+    let cases = std::env::var("HEADRACE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(8);
+    for server in servers() {
+        compare_each(cases, || server.place());
+    }
+}
+
+const BEHAVIOURS: &[(&str, fn(&TestPlace))] = &[
+    (
+        "concurrent writes keep their order",
+        what_comes_at_once_is_stored_in_its_order_and_each_told_for_itself,
+    ),
+    ("long conversations", a_conversation_beyond_the_bound_of_histories_is_told_by_its_size),
+    ("any text of a client is kept", any_text_of_a_client_is_kept),
+    ("the total is bounded", the_objects_of_all_projects_are_bounded),
+];
+
+#[test]
+fn objects_behave_alike_in_a_file_and_in_a_database() {
+    check_all(BEHAVIOURS);
+}
+
+/// Ids and items of clients may have any characters, and ids in look-ups need not be ids.
+fn any_text_of_a_client_is_kept(place: &TestPlace) {
+    let store = place.objects(ObjectLimits::default());
+    let now = UnixNanos::new(1);
+    let conversation = ConversationRecord {
+        id: "conv_1".to_owned(),
+        project: project(0),
+        created: now,
+        expires: UnixNanos::new(9),
+        metadata: "{\"a\":\"\u{1f980}\"}".to_owned(),
+    };
+    let item = |id: &str| ItemRecord { id: id.to_owned(), json: format!("{{\"id\":{id:?}}}\0") };
+    let items = ["\0", "'", &"x".repeat(10_000), "\u{feff}"].map(item);
+    store.create_conversation(&conversation, &items).unwrap();
+    assert_eq!(store.conversation(&project(0), "conv_1", now).unwrap(), Some(conversation));
+    for item in &items {
+        assert_eq!(store.item(&project(0), "conv_1", &item.id, now).unwrap().as_ref(), Some(item));
+    }
+    let page = store.items(&project(0), "conv_1", &PageAsk::default(), now).unwrap().unwrap();
+    assert!(page.items.iter().eq(items.iter().rev()));
+    assert!(store.delete_item(&project(0), "conv_1", "\0", now).unwrap());
+    for id in ["", "\0", "conv_1\0", "'"] {
+        assert_eq!(store.conversation(&project(0), id, now).unwrap(), None);
+        assert_eq!(store.response(&project(0), id, now).unwrap(), None);
+        assert_eq!(store.history(&project(0), HistoryOf::Response(id), 9, now).unwrap(), None);
+        assert_eq!(store.items(&project(0), id, &PageAsk::default(), now).unwrap(), None);
+        assert!(!store.delete_response(&project(0), id, now).unwrap());
+    }
+}
+
+/// The bound on all objects refuses one that goes beyond it, and none that is as large as one that it replaces.
+fn the_objects_of_all_projects_are_bounded(place: &TestPlace) {
+    let limits = ObjectLimits { max_total_bytes: 1 << 20, ..ObjectLimits::default() };
+    let store = place.objects(limits);
+    let large = |number, of: u8| {
+        let body = "b".repeat(300 << 10);
+        ResponseRecord { project: project(of), ..response(number, ResponseStatus::Ended, &body) }
+    };
+    store.put_response(&large(1, 0), &[]).unwrap();
+    let mut stored = 1;
+    let refused = loop {
+        let one = large(stored + 1, u8::from(stored % 2 == 0));
+        match if stored % 2 == 0 {
+            put_then(store.as_ref(), one, Vec::new())
+        } else {
+            store.put_response(&one, &[])
+        } {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!((2..=3).contains(&stored), "{stored}");
+    assert!(
+        matches!(refused, ObjectError::Full { rule: "max_total", .. } | ObjectError::DiskFull { .. }),
+        "{refused}"
+    );
+    store.put_response(&large(1, 0), &[]).unwrap();
+    assert!(store.delete_response(&project(0), "resp_1", UnixNanos::new(2)).unwrap());
+    store.sweep(UnixNanos::new(2)).unwrap();
+    store.put_response(&large(9, 0), &[]).unwrap();
 }
 
 fn response(number: usize, status: ResponseStatus, body: &str) -> ResponseRecord {
@@ -261,15 +358,9 @@ fn response(number: usize, status: ResponseStatus, body: &str) -> ResponseRecord
 
 /// Callers that do not wait each get their own result. Writes of one response are stored in order, and dropping the
 /// store loses nothing.
-#[test]
-fn what_comes_at_once_is_stored_in_its_order_and_each_told_for_itself() {
+fn what_comes_at_once_is_stored_in_its_order_and_each_told_for_itself(place: &TestPlace) {
     const EACH: usize = 100;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("objects.db");
-    let open = || {
-        let limits = ObjectLimits { max_object_bytes: 1_000, ..ObjectLimits::default() };
-        SqliteObjects::open(&path, limits).unwrap()
-    };
+    let open = || place.objects(ObjectLimits { max_object_bytes: 1_000, ..ObjectLimits::default() });
     let store = open();
     let (tell, told) = channel();
     std::thread::scope(|scope| {
@@ -319,11 +410,9 @@ fn a_file_of_something_else_is_not_taken() {
     assert!(refused.to_string().contains("not a Headrace store of objects"), "{refused}");
 }
 
-#[test]
-fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
-    let dir = tempfile::tempdir().unwrap();
+fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size(place: &TestPlace) {
     let limits = ObjectLimits { max_items_per_conversation: 1_000, ..LIMITS };
-    let file = SqliteObjects::open(&dir.path().join("objects.sqlite"), limits).unwrap();
+    let file = place.objects(limits);
     let memory = MemoryObjects::new(limits);
     let now = UnixNanos::new(1);
     let conversation = ConversationRecord {
@@ -334,7 +423,7 @@ fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
         metadata: "{}".to_owned(),
     };
     let of = HistoryOf::Conversation("c");
-    for store in [&file as &dyn ObjectStore, &memory] {
+    for store in [file.as_ref(), &memory as &dyn ObjectStore] {
         store.create_conversation(&conversation, &[]).unwrap();
         assert_eq!(store.history(&project(0), of, 0, now), Ok(Some(Vec::new())));
         let bound = limits.max_history_bytes;
@@ -355,7 +444,7 @@ fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
     let long =
         ObjectLimits { max_history_bytes: 1 << 20, max_conversation_bytes_per_project: 1 << 20, ..limits };
     drop(file);
-    let file = SqliteObjects::open(&dir.path().join("objects.sqlite"), long).unwrap();
+    let file = place.objects(long);
     for step in 0..30 {
         file.add_items(&project(0), "c", &items(step * 10, 10), now).unwrap();
     }

@@ -80,7 +80,7 @@ impl BatchStore for SqliteFiles {
                 }
             };
             let query = format!("SELECT {COLUMNS} WHERE project = ? AND messages = ? AND {}", walk(ask));
-            let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(query))
+            let rows: Vec<BatchRow> = sqlx::query_as(AssertSqlSafe(query))
                 .bind(project.as_str())
                 .bind(kind(of))
                 .bind(from)
@@ -95,7 +95,8 @@ impl BatchStore for SqliteFiles {
     fn open_batches(&self) -> Result<Vec<BatchRecord>, ObjectError> {
         self.pair.read(async |connection| {
             let query = format!("SELECT {COLUMNS} WHERE gone IS NULL ORDER BY seq");
-            let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(query)).fetch_all(&mut *connection).await?;
+            let rows: Vec<BatchRow> =
+                sqlx::query_as(AssertSqlSafe(query)).fetch_all(&mut *connection).await?;
             rows.into_iter().map(record).collect()
         })
     }
@@ -355,7 +356,7 @@ async fn count(
     Ok(())
 }
 
-const fn kind(kind: BatchKind) -> i64 {
+pub(super) const fn kind(kind: BatchKind) -> i64 {
     match kind {
         BatchKind::OfFiles => 0,
         BatchKind::OfMessages => 1,
@@ -390,18 +391,20 @@ fn result(row: (i64, String, i64, i64, String, String)) -> LineResult {
     LineResult { at: at.unsigned_abs(), custom_id, end, status, request, answer }
 }
 
-type Row = (String, String, i64, i64, i64, i64, i64, String);
+/// The columns of [`COLUMNS`].
+pub(super) type BatchRow = (String, String, i64, i64, i64, i64, i64, String);
 
 const COLUMNS: &str = "id, project, total, completed, failed, cancelled, expired, state FROM batch";
 
 async fn batch(connection: &mut SqliteConnection, id: &str) -> Result<Option<BatchRecord>, StatementError> {
     let query = format!("SELECT {COLUMNS} WHERE id = ?");
-    let row: Option<Row> = sqlx::query_as(AssertSqlSafe(query)).bind(id).fetch_optional(connection).await?;
+    let row: Option<BatchRow> =
+        sqlx::query_as(AssertSqlSafe(query)).bind(id).fetch_optional(connection).await?;
     row.map(record).transpose()
 }
 
-fn record(
-    (id, project, total, completed, failed, cancelled, expired, state): Row,
+pub(super) fn record(
+    (id, project, total, completed, failed, cancelled, expired, state): BatchRow,
 ) -> Result<BatchRecord, StatementError> {
     let unread = |error: serde_json::Error| ObjectError::Unavailable {
         why: format!("a batch cannot be read: {error}"),
@@ -417,7 +420,7 @@ fn record(
     Ok(BatchRecord { id, project: owner(&project)?, counts, state })
 }
 
-fn written(state: &BatchState) -> Result<String, StatementError> {
+pub(super) fn written(state: &BatchState) -> Result<String, StatementError> {
     let unwritten = |error: serde_json::Error| ObjectError::Unavailable {
         why: format!("a batch cannot be written: {error}"),
     };

@@ -176,6 +176,43 @@ pub(super) async fn response(
     row.map(record).transpose()
 }
 
+/// Responses of all projects after row `after`, each with its row.
+pub(super) async fn responses_after(
+    connection: &mut SqliteConnection,
+    after: i64,
+    most: i64,
+) -> Result<Vec<(i64, ResponseRecord)>, StatementError> {
+    let places: Vec<(i64,)> = sqlx::query_as("SELECT seq FROM response WHERE seq > ? ORDER BY seq LIMIT ?")
+        .bind(after)
+        .bind(most)
+        .fetch_all(&mut *connection)
+        .await?;
+    let query = format!("SELECT {COLUMNS} WHERE seq > ? ORDER BY seq LIMIT ?");
+    let rows: Vec<Row> =
+        sqlx::query_as(sqlx::AssertSqlSafe(query)).bind(after).bind(most).fetch_all(&mut *connection).await?;
+    places.into_iter().zip(rows).map(|((seq,), row)| Ok((seq, record(row)?))).collect()
+}
+
+/// Conversations of all projects after the id `after`, by id.
+pub(super) async fn conversations_after(
+    connection: &mut SqliteConnection,
+    after: &str,
+    most: i64,
+) -> Result<Vec<ConversationRecord>, StatementError> {
+    let rows: Vec<(String, String, i64, i64, String)> = sqlx::query_as(
+        "SELECT id, project, created, expires, metadata FROM conversation WHERE id > ? ORDER BY id LIMIT ?",
+    )
+    .bind(after)
+    .bind(most)
+    .fetch_all(&mut *connection)
+    .await?;
+    let conversation = |(id, project, created, expires, metadata): (String, String, i64, i64, String)| {
+        let (project, created, expires) = (project_id(&project)?, nanos(created), nanos(expires));
+        Ok(ConversationRecord { id, project, created, expires, metadata })
+    };
+    rows.into_iter().map(conversation).collect()
+}
+
 pub(super) async fn unfinished(
     connection: &mut SqliteConnection,
     now: UnixNanos,

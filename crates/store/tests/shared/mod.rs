@@ -1,0 +1,91 @@
+//! The places where stores of objects may be: a folder, or a database of each version of PostgreSQL that
+//! `HEADRACE_POSTGRES_BIN` names, as the step `postgres` of the test command does.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
+use headrace_store::{Storage, StorageUrl};
+
+#[path = "../../../postgres/tests/support/mod.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod postgres;
+
+/// A place of stores. Dropping it removes a folder.
+pub(crate) struct TestPlace {
+    storage: Storage,
+    _folder: tempfile::TempDir,
+}
+
+impl TestPlace {
+    /// An empty folder.
+    pub(crate) fn of_files() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self { storage: Storage::open(StorageUrl::of_folder(folder.path()), None), _folder: folder }
+    }
+
+    /// Opens the store of responses and conversations, which may exist.
+    pub(crate) fn objects(&self, limits: ObjectLimits) -> Arc<dyn ObjectStore> {
+        let shared = self.storage.shared_objects(limits, Arc::new(|| None)).unwrap();
+        shared.unwrap_or_else(|| self.storage.objects(limits, None).unwrap())
+    }
+
+    /// Opens the store of files and batches, which may exist.
+    pub(crate) fn files(&self, limits: FileLimits) -> Arc<dyn BatchStore> {
+        let shared = self.storage.shared_batches(limits, Arc::new(|| None)).unwrap();
+        shared.unwrap_or_else(|| self.storage.batches(limits, None).unwrap())
+    }
+}
+
+/// A server whose databases are places.
+pub(crate) struct TestServer {
+    server: postgres::PostgresServer,
+    databases: AtomicU32,
+}
+
+/// One server for each version of PostgreSQL.
+pub(crate) fn servers() -> Vec<TestServer> {
+    let start = |bin: PathBuf| {
+        println!("{}", bin.display());
+        TestServer { server: server(&bin), databases: AtomicU32::new(0) }
+    };
+    postgres::versions().into_iter().map(start).collect()
+}
+
+/// Not durable: no test here ends it.
+fn server(bin: &std::path::Path) -> postgres::PostgresServer {
+    postgres::PostgresServer::start_with(bin, |_| vec!["fsync=off".to_owned()])
+}
+
+impl TestServer {
+    /// An empty database.
+    pub(crate) fn place(&self) -> TestPlace {
+        let name = format!("place{}", self.databases.fetch_add(1, Ordering::SeqCst));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let url = self.server.url();
+            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+            let connection = tokio::spawn(connection);
+            client.batch_execute(&format!("CREATE DATABASE {name} STRATEGY = file_copy")).await.unwrap();
+            drop(client);
+            connection.await.unwrap().unwrap();
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("postgres://headrace@127.0.0.1:{}/{name}", self.server.port());
+        let url = StorageUrl::parse_in(&url, folder.path()).unwrap();
+        TestPlace { storage: Storage::open(url, None), _folder: folder }
+    }
+}
+
+/// Runs behaviours in a folder of their own, and in a database of their own on each server.
+pub(crate) fn check_all(behaviours: &[(&str, fn(&TestPlace))]) {
+    let servers = servers();
+    for (name, behaviour) in behaviours {
+        println!("{name}");
+        behaviour(&TestPlace::of_files());
+        for server in &servers {
+            behaviour(&server.place());
+        }
+    }
+}
