@@ -288,6 +288,15 @@ impl Gateway {
         self.resources.resume_batches_before(self, before).await
     }
 
+    /// Runs the batches that this gateway is to run and does not run yet, where several gateways share the stores. Ends
+    /// those that were cancelled through another gateway, or that another one runs now. Returns how many it started.
+    ///
+    /// # Errors
+    /// The store's message if the batches cannot be read.
+    pub async fn follow_batches(self: &Arc<Self>) -> Result<usize, String> {
+        self.resources.follow_batches(self).await
+    }
+
     /// The prompts of earlier answers.
     pub(crate) const fn pasts(&self) -> &AnswerOrigins {
         &self.pasts

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::batch_line::{BatchLine, PaidHold};
 use crate::resources::StoredResources;
 use crate::runner::CallRunner;
-use crate::running_batches::RunningBatches;
+use crate::running_batches::{BatchSignals, RunningBatches};
 
 use read::ReadOutcome;
 
@@ -54,7 +54,7 @@ enum BatchStopReason {
     Expired,
     /// The batch's key was revoked or has expired.
     KeyOver,
-    /// The server is stopping. The next process continues the batch.
+    /// The server is stopping, or another one runs the batch. The other process continues the batch.
     Draining,
 }
 
@@ -88,42 +88,93 @@ impl StoredResources {
         Ok(count)
     }
 
-    fn batches(&self) -> &RunningBatches {
+    /// Runs the batches that this process is to run and does not run yet, in a store that several processes share. Ends
+    /// those that were cancelled through another process, or that another one runs now. Returns how many it started.
+    ///
+    /// # Errors
+    /// The store's message if the batches cannot be read.
+    pub async fn follow_batches<R: CallRunner>(self: &Arc<Self>, runner: &Arc<R>) -> Result<usize, String> {
+        if self.objects().files().is_none() || self.is_draining() {
+            return Ok(0);
+        }
+        // One that starts later may be missing in what the store returns.
+        let running: Vec<String> = self.batches().running.lock().keys().cloned().collect();
+        let own = self.objects().ask_files(|store| store.own_batches()).await;
+        let own = own.map_err(|rejection| rejection.message.clone())?;
+        for id in running.iter().filter(|id| own.iter().all(|batch| batch.id != **id)) {
+            if let Some(signals) = self.batches().running.lock().get(id) {
+                signals.lost.cancel();
+                signals.ends.cancel();
+            }
+        }
+        let mut started = 0;
+        for batch in own {
+            if batch.state.status == BatchStatus::Cancelling {
+                self.end_batch(&batch.id);
+            }
+            if self.batches().has(&batch.id) {
+                continue;
+            }
+            let Some(signals) = self.batches().start(&batch.id) else { continue };
+            // It may have ended since the store was read.
+            let (project, id) = (batch.project.clone(), batch.id.clone());
+            match self.objects().ask_files(move |store| store.batch(&project, &id)).await {
+                Ok(Some(current)) if !current.state.status.is_over() => {
+                    started += 1;
+                    self.spawn_batch(runner, current, signals);
+                }
+                _ => drop(self.batches().running.lock().remove(&batch.id)),
+            }
+        }
+        Ok(started)
+    }
+
+    pub(crate) fn batches(&self) -> &RunningBatches {
         self.objects().batches()
     }
 
-    /// Starts the task that runs a batch.
+    /// Starts the task that runs a batch, unless it runs already.
     pub(crate) fn run_batch<R: CallRunner>(self: &Arc<Self>, runner: &Arc<R>, batch: BatchRecord) {
-        let ends = CancellationToken::new();
-        self.batches().ends.lock().insert(batch.id.clone(), ends.clone());
+        if let Some(signals) = self.batches().start(&batch.id) {
+            self.spawn_batch(runner, batch, signals);
+        }
+    }
+
+    fn spawn_batch<R: CallRunner>(
+        self: &Arc<Self>,
+        runner: &Arc<R>,
+        batch: BatchRecord,
+        signals: BatchSignals,
+    ) {
         // A drain waits until the running requests are written down.
         let counted = self.parts().tasks.token();
         let (resources, runner) = (Arc::clone(self), Arc::clone(runner));
         tokio::spawn(async move {
             let id = batch.id.clone();
-            resources.work_on(&runner, batch, ends).await;
-            resources.batches().ends.lock().remove(&id);
+            resources.work_on(&runner, batch, signals).await;
+            resources.batches().running.lock().remove(&id);
             drop(counted);
         });
     }
 
     /// Signals a running batch to end.
     pub(crate) fn end_batch(&self, id: &str) {
-        if let Some(ends) = self.batches().ends.lock().get(id) {
-            ends.cancel();
+        if let Some(signals) = self.batches().running.lock().get(id) {
+            signals.ends.cancel();
         }
     }
 
-    /// Runs a batch until it is over or the server stops. A server-side failure delays it.
+    /// Runs a batch until it is over, the server stops or another one runs it. A server-side failure delays it.
     async fn work_on<R: CallRunner>(
         self: &Arc<Self>,
         runner: &Arc<R>,
         mut batch: BatchRecord,
-        ends: CancellationToken,
+        signals: BatchSignals,
     ) {
+        let BatchSignals { ends, lost } = signals;
         let mut pause = FIRST_PAUSE;
-        while !batch.state.status.is_over() && !self.is_draining() {
-            let job = BatchJob { resources: self, runner, ends: &ends, batch: &batch };
+        while !batch.state.status.is_over() && !self.is_draining() && !lost.is_cancelled() {
+            let job = BatchJob { resources: self, runner, ends: &ends, lost: &lost, batch: &batch };
             let step = AssertUnwindSafe(job.step()).catch_unwind().await;
             match step {
                 Ok(Ok(Some(next))) => {
@@ -141,6 +192,7 @@ impl StoredResources {
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
                 () = self.parts().draining.cancelled() => return,
+                () = lost.cancelled() => return,
             }
         }
     }
@@ -170,6 +222,8 @@ struct BatchJob<'a, R> {
     resources: &'a Arc<StoredResources>,
     runner: &'a Arc<R>,
     ends: &'a CancellationToken,
+    /// Cancelled when another gateway runs the batch.
+    lost: &'a CancellationToken,
     batch: &'a BatchRecord,
 }
 
@@ -406,7 +460,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
 
     /// Why no further request may start. `None` if more may start.
     fn stops(self) -> Option<BatchStopReason> {
-        if self.resources.is_draining() {
+        if self.resources.is_draining() || self.lost.is_cancelled() {
             Some(BatchStopReason::Draining)
         } else if self.ends.is_cancelled() || self.batch.state.status == BatchStatus::Cancelling {
             Some(BatchStopReason::Cancelled)

@@ -83,6 +83,7 @@ impl StoredResources {
                 errors: None,
             },
         };
+        let _creation = self.batches().create(&batch.id);
         self.store_batch(&batch).await?;
         self.run_batch(runner, batch.clone());
         Ok(shown(&batch))

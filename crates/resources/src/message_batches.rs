@@ -72,6 +72,7 @@ impl StoredResources {
                 errors: None,
             },
         };
+        let _creation = self.batches().create(&batch.id);
         self.store_batch(&batch).await?;
         let id = batch.id.clone();
         let storing = self.objects().ask_files(move |store| {
