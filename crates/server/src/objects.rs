@@ -8,9 +8,9 @@ use headrace_admin::DataDirLock;
 use headrace_config::ServerSettings;
 use headrace_domain::UnixNanos;
 use headrace_gateway::Gateway;
-use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
+use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_store::disk::{DiskGuard, DiskSpace};
-use headrace_store::{Storage, StorageUrl};
+use headrace_store::{OwnerSource, Storage, StorageUrl};
 use headrace_terminal::output;
 use tokio::runtime::Handle;
 
@@ -21,6 +21,11 @@ use crate::health::WatchedStore;
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 /// Interval of retries to take over what an earlier process left, while the disk prevents it.
 const TRY_EVERY: Duration = Duration::from_secs(2);
+
+/// Interval at which a gateway looks for batches that it is to run, or to cancel, in stores that others share.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// Number of looks between two looks for background responses of gateways that have ended.
+const RESPONSES_EVERY: u32 = 5;
 
 /// The stores of client data.
 pub(crate) struct ObjectStores {
@@ -37,7 +42,14 @@ impl ObjectStores {
     ///
     /// # Errors
     /// Returns an error if another process has the directory, or a file in it holds something else.
-    pub(crate) fn open(data_dir: &DataDir, config: &ServerSettings) -> Result<Self, String> {
+    pub(crate) fn open(
+        data_dir: &DataDir,
+        config: &ServerSettings,
+        owner: OwnerSource,
+    ) -> Result<Self, String> {
+        if let Some(shared) = Self::open_shared(data_dir, config, owner).map_err(|error| error.to_string())? {
+            return Ok(shared);
+        }
         let own = config.storage.objects_dir.as_deref();
         let lock = own.map(datadir::lock_objects).transpose().map_err(|error| error.to_string())?;
         let dir = lock.as_ref().map_or(data_dir.path(), |lock| lock.dir());
@@ -51,15 +63,39 @@ impl ObjectStores {
         let limits = FileLimits { max_total_bytes, ..config.files };
         let files = storage.batches(limits, Some(guard)).map_err(|error| error.to_string())?;
         let objects = objects.map_err(|error| error.to_string())?;
+        Ok(Self::new(objects, files, lock))
+    }
+
+    /// Opens the stores of a database. `None` if this server has its stores for itself.
+    fn open_shared(
+        data_dir: &DataDir,
+        config: &ServerSettings,
+        owner: OwnerSource,
+    ) -> Result<Option<Self>, ObjectError> {
+        let storage = data_dir.storage();
+        // The database's disk is not this machine's.
+        let max_total_bytes = config.storage.total_on(None);
+        let limits = ObjectLimits { max_total_bytes, ..config.objects };
+        let Some(objects) = storage.shared_objects(limits, Arc::clone(&owner))? else { return Ok(None) };
+        let limits = FileLimits { max_total_bytes, ..config.files };
+        let Some(files) = storage.shared_batches(limits, owner)? else { return Ok(None) };
+        if config.storage.objects_dir.is_some() {
+            output::note("warning: `objects_dir` is not used: the database has the objects of clients");
+        }
+        Ok(Some(Self::new(objects, files, None)))
+    }
+
+    fn new(objects: Arc<dyn ObjectStore>, files: Arc<dyn BatchStore>, lock: Option<DataDirLock>) -> Self {
         let watched = [WatchedStore::objects(&objects), WatchedStore::files(&files)];
-        Ok(Self { objects, files, watched, _lock: lock })
+        Self { objects, files, watched, _lock: lock }
     }
 }
 
 /// Marks unfinished responses of an earlier process as failed, and resumes its batches. A task retries what cannot be
 /// done now.
-pub(crate) fn take_over(runtime: &Handle, gateway: &Arc<Gateway>, started: UnixNanos) {
-    let mut left = LeftoverWork { responses: true, batches: true, started };
+pub(crate) fn take_over(runtime: &Handle, gateway: &Arc<Gateway>, started: UnixNanos, is_shared: bool) {
+    // The batches of shared stores may be other gateways' own.
+    let mut left = LeftoverWork { responses: true, batches: !is_shared, started };
     runtime.block_on(left.take_over(gateway, true));
     if left.is_some() {
         let gateway = Arc::downgrade(gateway);
@@ -117,6 +153,37 @@ impl LeftoverWork {
                 )),
                 Err(_) => {}
             }
+        }
+    }
+}
+
+/// Runs the batches that gateways with the same stores left when they ended, and ends those that a client cancelled
+/// through another gateway. Marks background responses of ended gateways as failed. Until the gateway is gone.
+pub(crate) async fn follow_others(gateway: Weak<Gateway>) {
+    let mut is_failing = false;
+    for round in 0_u32.. {
+        tokio::time::sleep(FOLLOW_EVERY).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        let followed = async {
+            let count = gateway.follow_batches().await?;
+            if count > 0 {
+                output::note(&format!("{count} batches of a gateway that has ended continue here"));
+            }
+            if round.is_multiple_of(RESPONSES_EVERY) {
+                let count = gateway.resources().fail_unfinished().await?;
+                if count > 0 {
+                    output::note(&format!("{count} background responses of a gateway that has ended failed"));
+                }
+            }
+            Ok::<(), String>(())
+        };
+        match followed.await {
+            Ok(()) => is_failing = false,
+            Err(why) if !is_failing => {
+                is_failing = true;
+                tracing::warn!(why, "batches of other gateways cannot be read; trying again");
+            }
+            Err(_) => {}
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Moves keys and ledger of a data directory to another place, and copies shared ones into a directory of their own. Must
-//! not know how a store is copied.
+//! Moves the stores of a data directory to another place, and copies shared ones into a directory of their own. Must not
+//! know how a store is copied.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,8 @@ use super::{
 const LEASE: Duration = Duration::from_secs(15);
 
 impl DataDir {
-    /// Moves keys, operators, audit log and ledger to `to`, where there must be none, and remembers the place. Files that
+    /// Moves keys, operators, audit log and ledger to `to`, where there must be none, and remembers the place. Responses,
+    /// conversations, files and batches go along if gateways share either place: otherwise they stay in the directory. Files that
     /// the directory had for them are kept, with `.moved` at the end of their names. `files` names the key that encrypts the
     /// secrets there. `progress` receives the number of copied rows of the ledger.
     ///
@@ -63,6 +64,13 @@ impl DataDir {
         }
         let secret = HashSecret::new(*self.key_hash);
         let report = self.storage.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
+        let own = Storage::open(StorageUrl::of_folder(self.path()), None);
+        let [from, target] =
+            [&self.storage, &target].map(|stores| if stores.is_shared() { stores } else { &own });
+        if from.is_shared() || target.is_shared() {
+            let copied = from.transfer_objects_to(target);
+            copied.map_err(|error| DataDirError::Transfer(error.into()))?;
+        }
         self.remember(to)?;
         Ok(report)
     }
@@ -81,10 +89,22 @@ impl DataDir {
         if to.is_shared() {
             write_private(&record, &to.expose())?;
             // No server may start on the old files by mistake.
-            for store in [StoreName::Identities, StoreName::Ledger] {
-                let old = self.path().join(store.file());
+            let stores = [StoreName::Identities, StoreName::Ledger, StoreName::Objects, StoreName::Files];
+            let segments = Path::new(StoreName::Files.file()).with_extension("segments");
+            let files = stores.map(|store| self.path().join(store.file()));
+            for old in files.into_iter().chain([self.path().join(segments)]) {
                 if old.exists() {
-                    let moved = old.with_extension("sqlite.moved");
+                    let extension = old.extension().unwrap_or_default().to_string_lossy().into_owned();
+                    let moved = old.with_extension(format!("{extension}.moved"));
+                    if moved.is_dir() {
+                        // Of an earlier move. A directory cannot be renamed to one with contents.
+                        let removed = std::fs::remove_dir_all(&moved);
+                        removed.map_err(|source| DataDirError::Io {
+                            doing: "remove",
+                            path: moved.clone(),
+                            source,
+                        })?;
+                    }
                     std::fs::rename(&old, moved).map_err(|source| DataDirError::Io {
                         doing: "rename",
                         path: old,
@@ -106,9 +126,9 @@ impl DataDir {
     }
 }
 
-/// Copies keys, operators, audit log and ledger that a directory's server shares with others to files in the empty folder
-/// `to`, with their secrets. The gateways may run meanwhile. With the key of `files`, the secrets of the copy are
-/// encrypted.
+/// Copies keys, operators, audit log, ledger, responses, conversations, files and batches that a directory's server shares
+/// with others to files in the empty folder `to`, with their secrets. The gateways may run meanwhile. With the key of
+/// `files`, the secrets of the copy are encrypted.
 ///
 /// # Errors
 /// Returns an error if a store cannot be read, or the copy cannot be written or has faults. [`DataDirError::Seal`] if the
@@ -127,5 +147,8 @@ pub fn copy_shared(
     secrets::put(to, &shared, sealer.as_ref())?;
     let [key_hash, _] = shared;
     let target = Storage::open(StorageUrl::of_folder(to), None);
-    source.transfer_to(&target, &HashSecret::new(*key_hash), progress).map_err(DataDirError::Transfer)
+    let secret = HashSecret::new(*key_hash);
+    let report = source.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
+    source.transfer_objects_to(&target).map_err(|error| DataDirError::Transfer(error.into()))?;
+    Ok(report)
 }

@@ -112,7 +112,7 @@ impl GatewayRole {
         let Self { gateway, stores, upstreams, limits, context, .. } = self;
         let RoleContext { clock, metrics, runtime } = context;
         gateway.keep_shadow_spending(spending::of(data_dir.path()));
-        objects::take_over(runtime, gateway, clock.now());
+        objects::take_over(runtime, gateway, clock.now(), stores.is_shared);
         if let Err(why) = canaries::restore(gateway, &stores.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));
         }
@@ -133,6 +133,7 @@ impl GatewayRole {
         if stores.is_shared {
             let (directory, operators) = (Arc::clone(&stores.directory), Arc::clone(&stores.operators));
             tasks.spawn(shared_identities::refresh(directory, operators));
+            tasks.spawn(objects::follow_others(Arc::downgrade(gateway)));
         }
         if let Some(tokens) = tokens {
             tasks.spawn(Arc::clone(tokens).keep_fresh());

@@ -76,7 +76,8 @@ impl GatewayStores {
                 report.orphans.len()
             ));
         }
-        let objects = ObjectStores::open(data_dir, config)?;
+        let named = Arc::clone(&ledger);
+        let objects = ObjectStores::open(data_dir, config, Arc::new(move || named.owner()))?;
         let guard = DiskGuard::of(data_dir.path(), config.storage.min_free_bytes);
         let max_bytes = config.storage.traces_on(DiskSpace::of(data_dir.path()).ok());
         let traces = data_dir.storage().traces(config.traces.retention, max_bytes, guard);
