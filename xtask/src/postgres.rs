@@ -34,7 +34,7 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     }
     let folders: Vec<String> = versions.iter().map(|bin| bin.display().to_string()).collect();
     let folders = folders.join(":");
-    for package in ["headrace-postgres", "headrace"] {
+    for package in ["headrace-postgres", "headrace-store", "headrace"] {
         let tests: &[&str] = match package {
             "headrace" => &[
                 "--test",
@@ -48,6 +48,11 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
                 "--test",
                 "moves",
             ],
+                "gateway_objects",
+                "--test",
+                "moves",
+            ],
+            "headrace-store" => &["--test", "objects", "--test", "files"],
             _ => &["--tests"],
         };
         let mut variables = vec![(VARIABLE, folders.as_str())];

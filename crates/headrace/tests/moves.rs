@@ -1,4 +1,4 @@
-//! Moving keys and ledger between SQLite and PostgreSQL, and backups of a shared ledger under load. One suite for each
+//! Moving keys, ledger and what clients stored between SQLite and PostgreSQL, and backups of a shared ledger under load. One suite for each
 //! version of PostgreSQL that `HEADRACE_POSTGRES_BIN` names, as the step `postgres` of the test command does.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
@@ -40,13 +40,69 @@ async fn filled(dir: &Path) -> KnownSecrets {
         let (status, body) = server.chat(secret, question(json!({ "max_tokens": 4 }))).await;
         assert_eq!(status, 200, "{body}");
     }
+    let stored = stored(&server).await;
     server.stop();
-    KnownSecrets { good: vec![KEY.to_owned(), former, newer], revoked }
+    KnownSecrets { good: vec![KEY.to_owned(), former, newer], revoked, stored }
+}
+
+async fn posted(server: &Server, path: &str, kind: &str, body: String) -> String {
+    let call = reqwest::Client::new().post(format!("{}{path}", server.url)).bearer_auth(KEY);
+    let answer = call.header("content-type", kind).body(body).timeout(common::PATIENCE).send().await.unwrap();
+    let (status, text) = (answer.status(), answer.text().await.unwrap());
+    assert_eq!(status, 200, "{path}: {text}");
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    answer["id"].as_str().unwrap().to_owned()
+}
+
+/// Stores one object of each kind. Returns the paths at which clients read them, and what they read.
+async fn stored(server: &Server) -> Vec<(String, String)> {
+    let json = "application/json";
+    let ask = json!({"model": "headrace-demo", "input": "What is prefill?", "max_output_tokens": 4});
+    let response = posted(server, "/v1/responses", json, ask.to_string()).await;
+    let item = json!({"type": "message", "role": "user", "content": "What is decode?"});
+    let items = json!({"metadata": {"a": "b"}, "items": [item.clone(), item]});
+    let conversation = posted(server, "/v1/conversations", json, items.to_string()).await;
+    let line = json!({"custom_id": "a\u{1f980}", "method": "POST", "url": "/v1/chat/completions",
+        "body": question(json!({ "max_tokens": 4 }))});
+    let part = |name: &str, value: &str| {
+        format!("--B\r\nContent-Disposition: form-data; name={name}\r\n\r\n{value}\r\n")
+    };
+    // Longer than a row of the database.
+    let content = format!("{line}\n{}", "\n".repeat(600_000));
+    let form = part("\"purpose\"", "batch") + &part("\"file\"; filename=\"a\"", &content) + "--B--\r\n";
+    let file = posted(server, "/v1/files", "multipart/form-data; boundary=B", form).await;
+    let batch =
+        json!({"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"});
+    let batch = format!("/v1/batches/{}", posted(server, "/v1/batches", json, batch.to_string()).await);
+    let output = loop {
+        let shown: Value = serde_json::from_str(&server.get(&batch).await.1).unwrap();
+        if shown["status"] == "completed" {
+            break shown["output_file_id"].as_str().unwrap().to_owned();
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let mut stored = Vec::new();
+    for path in [
+        format!("/v1/responses/{response}"),
+        format!("/v1/conversations/{conversation}"),
+        format!("/v1/conversations/{conversation}/items"),
+        "/v1/files".to_owned(),
+        format!("/v1/files/{file}/content"),
+        format!("/v1/files/{output}/content"),
+        batch,
+    ] {
+        let (status, body) = server.get(&path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        stored.push((path, body));
+    }
+    stored
 }
 
 struct KnownSecrets {
     good: Vec<String>,
     revoked: String,
+    /// Paths of stored objects, and what clients read there.
+    stored: Vec<(String, String)>,
 }
 
 /// What operators see of keys and money, which a move must not change.
@@ -87,6 +143,9 @@ async fn serves(dir: &Path, secrets: &KnownSecrets) -> Server {
         assert_eq!(status, 200, "{body}");
     }
     assert_eq!(server.chat(&secrets.revoked, question(json!({ "max_tokens": 4 }))).await.0, 401);
+    for (path, body) in &secrets.stored {
+        assert_eq!(server.get(path).await, (200, body.clone()), "{path}");
+    }
     server
 }
 
@@ -125,6 +184,7 @@ async fn keys_and_ledger_move_to_a_database_and_back_and_are_copied_under_load()
         moves(&dir, &database.url());
         assert_eq!(known(&dir), before);
         assert!(!dir.join("ledger.sqlite").exists() && dir.join("ledger.sqlite.moved").exists());
+        assert!(!dir.join("files.segments").exists() && dir.join("files.segments.moved").exists());
         let another = root.path().join("another");
         filled(&another).await;
         fails(&another, &database.url(), "secret");
