@@ -23,6 +23,9 @@ use crate::values::{end, fits, id_text, integer, project_at, text_at, unreadable
 const LINES_AT_ONCE: i64 = 256;
 
 const COLUMNS: &str = "id, project, total, completed, failed, cancelled, expired, state FROM headrace.batch";
+/// One gateway takes batches over at a time. Otherwise PostgreSQL would check a batch that another one has just taken against
+/// the gateways as they were before.
+const LOCK_TAKE_OVER: &str = "SELECT pg_advisory_xact_lock(1213358689)";
 /// Takes the batches of gateways that have ended.
 const TAKE_OVER: &str = "UPDATE headrace.batch SET gateway = $1 WHERE gone IS NULL AND gateway IS DISTINCT FROM $1 \
     AND NOT EXISTS (SELECT FROM headrace.gateway WHERE owner = batch.gateway AND gateway.state = 'live') \
@@ -180,7 +183,10 @@ impl BatchStore for PostgresFiles {
         let values = [(&owner as _, Type::BYTEA)];
         // Most of the time there is nothing to take over, and nothing is written.
         if self.pull(async |client| Ok(client.query_typed_one(ended, &values).await?.get(0)))? {
-            self.write(async |client| Ok(client.execute_typed(TAKE_OVER, &values).await?))?;
+            self.write(async |client| {
+                client.batch_execute(LOCK_TAKE_OVER).await?;
+                Ok(client.execute_typed(TAKE_OVER, &values).await?)
+            })?;
         }
         self.pull(async |client| {
             let query = format!("SELECT {COLUMNS} WHERE gone IS NULL AND gateway = $1 ORDER BY seq");
