@@ -6,7 +6,7 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_ledger::{Owner, SharedJournal};
@@ -23,7 +23,7 @@ const NOW: UnixNanos = UnixNanos::new(1_000);
 /// The stores of one gateway.
 struct TestGateway {
     owner: Owner,
-    journal: PostgresJournal,
+    journal: Mutex<PostgresJournal>,
     objects: PostgresObjects,
     files: PostgresFiles,
 }
@@ -37,7 +37,7 @@ impl TestGateway {
         let objects = PostgresObjects::open(Arc::clone(url), limits, Arc::new(move || Some(owner))).unwrap();
         let limits = FileLimits::default();
         let files = PostgresFiles::open(Arc::clone(url), limits, Arc::new(move || Some(owner))).unwrap();
-        Self { owner, journal, objects, files }
+        Self { owner, journal: Mutex::new(journal), objects, files }
     }
 
     fn own(&self) -> Vec<String> {
@@ -97,7 +97,7 @@ fn a_batch_has_one_gateway_and_another_one_once_that_has_ended() {
     for bin in versions() {
         let server = PostgresServer::start(&bin);
         let url: Arc<PostgresUrl> = Arc::new(server.url().parse().unwrap());
-        let [mut first, second, third] = [1, 2, 3].map(|owner| TestGateway::join(&url, owner));
+        let [first, second, third] = [1, 2, 3].map(|owner| TestGateway::join(&url, owner));
         first.files.create_batch(&batch("b")).unwrap();
         let lines: Vec<LineRecord> = (0..3)
             .map(|at| LineRecord { at, custom_id: at.to_string(), body: "{}".to_owned(), noted: None })
@@ -120,7 +120,7 @@ fn a_batch_has_one_gateway_and_another_one_once_that_has_ended() {
         );
 
         // It ends. One of the others has the batch, and it has lost it.
-        first.journal.leave(first.owner).unwrap();
+        first.journal.lock().unwrap().leave(first.owner).unwrap();
         let taken = std::thread::scope(|scope| {
             [&second, &third].map(|gateway| scope.spawn(|| gateway.own())).map(|taken| taken.join().unwrap())
         });
@@ -162,7 +162,7 @@ fn a_response_in_progress_is_its_gateways_own_until_that_has_ended() {
     for bin in versions() {
         let server = PostgresServer::start(&bin);
         let url: Arc<PostgresUrl> = Arc::new(server.url().parse().unwrap());
-        let [mut first, second] = [1, 2].map(|owner| TestGateway::join(&url, owner));
+        let [first, second] = [1, 2].map(|owner| TestGateway::join(&url, owner));
         for id in ["a", "b"] {
             first.objects.put_response(&response(id, ResponseStatus::InProgress), &[]).unwrap();
         }
@@ -172,7 +172,7 @@ fn a_response_in_progress_is_its_gateways_own_until_that_has_ended() {
         first.objects.put_response(&response("b", ResponseStatus::Ended), &[]).unwrap();
         assert_eq!(first.objects.response(&project(), "b", NOW).unwrap(), None);
         assert!(!first.objects.delete_response(&project(), "b", NOW).unwrap());
-        first.journal.leave(first.owner).unwrap();
+        first.journal.lock().unwrap().leave(first.owner).unwrap();
         assert_eq!(second.objects.unfinished(NOW).unwrap(), [(project(), "a".to_owned())]);
         second.objects.put_response(&response("a", ResponseStatus::Ended), &[]).unwrap();
         assert_eq!(second.objects.unfinished(NOW).unwrap(), []);
