@@ -46,7 +46,7 @@ async fn ok(gateway: &Server, method: &str, path: &str, body: Option<Value>) -> 
     serde_json::from_str(&body).unwrap()
 }
 
-/// Sends a file with requests of so many tokens, and returns the id of its batch.
+/// Sends a file with requests that have `tokens` tokens each, and returns the id of its batch.
 fn submitted(gateway: &Server, root: &Path, tokens: u64) -> String {
     let line = |n: usize| {
         let body = json!({"model": "headrace-demo", "max_tokens": tokens, "min_tokens": tokens,

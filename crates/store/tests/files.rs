@@ -1,6 +1,6 @@
 //! The stores of files, in a folder and in a database. Limits hold through any removals. Parts become a file as a whole or
 //! not at all. Each request of a batch ends once. In a folder, unfinished files are removed at the next start.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a test")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_objects::{
@@ -13,7 +13,7 @@ use headrace_store::files::SqliteFiles;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod shared;
 
-use shared::{TestPlace, check_all};
+use shared::{StoreBehaviour, TestPlace, check_all};
 
 const LIMITS: FileLimits = FileLimits {
     max_file_bytes: 1_000_000,
@@ -79,7 +79,7 @@ fn rule(told: Result<bool, ObjectError>) -> &'static str {
     }
 }
 
-const BEHAVIOURS: &[(&str, fn(&TestPlace))] = &[
+const BEHAVIOURS: &[StoreBehaviour] = &[
     ("limits hold through any removals", limits_hold_through_any_removals),
     ("files are read, listed and expire", files_are_read_from_any_place_listed_either_way_and_expire),
     ("parts become a file", parts_become_a_file_whole_or_not_at_all),

@@ -16,7 +16,7 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 #[allow(dead_code, reason = "other tests use the rest")]
 mod shared;
 
-use shared::{TestPlace, check_all, servers};
+use shared::{StoreBehaviour, TestPlace, check_all, servers};
 
 const LIMITS: ObjectLimits = ObjectLimits {
     retention_seconds: 50,
@@ -263,7 +263,7 @@ fn the_database_and_the_memory_answer_alike() {
     }
 }
 
-const BEHAVIOURS: &[(&str, fn(&TestPlace))] = &[
+const BEHAVIOURS: &[StoreBehaviour] = &[
     (
         "concurrent writes keep their order",
         what_comes_at_once_is_stored_in_its_order_and_each_told_for_itself,

@@ -78,8 +78,11 @@ impl TestServer {
     }
 }
 
+/// The name of a behaviour, and its check at a place.
+pub(crate) type StoreBehaviour = (&'static str, fn(&TestPlace));
+
 /// Runs behaviours in a folder of their own, and in a database of their own on each server.
-pub(crate) fn check_all(behaviours: &[(&str, fn(&TestPlace))]) {
+pub(crate) fn check_all(behaviours: &[StoreBehaviour]) {
     let servers = servers();
     for (name, behaviour) in behaviours {
         println!("{name}");
