@@ -4,7 +4,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 #[path = "../../postgres/tests/support/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
