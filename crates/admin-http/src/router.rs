@@ -55,7 +55,7 @@ fn routes() -> RouteList {
         .patch("/projects/{id}", ADMINS, "Change a project's limits", places::change_project)
         .get("/keys", VIEWERS, "Keys, by id, without their secrets", places::list_keys)
         .post("/keys", DEVELOPERS, "Create a key; the secret is shown only once", places::create_key)
-        .patch("/keys/{id}", DEVELOPERS, "Change a key's limits or regions", places::change_key)
+        .patch("/keys/{id}", DEVELOPERS, "Change a key's limits, regions, owner or addresses", places::change_key)
         .post("/keys/{id}/rotate", DEVELOPERS, "Give a key another secret; it is shown only once", places::rotate_key)
         .post("/keys/{id}/revoke", DEVELOPERS, "Revoke a key, effective immediately", places::revoke_key)
         .get("/credit", BILLING, "Balances and budgets, by project", money::credit)

@@ -106,6 +106,23 @@ impl JsonSchema for Title {
     }
 }
 
+/// The schema of an IP address or a network.
+pub(crate) struct AddressText;
+
+impl JsonSchema for AddressText {
+    fn schema_name() -> Cow<'static, str> {
+        "AddressRange".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": "string",
+            "description": "An IP address, or a network such as `203.0.113.0/24` or `2001:db8::/32`.",
+            "pattern": r"^[0-9A-Fa-f:.]{2,45}(/\d{1,3})?$",
+        })
+    }
+}
+
 /// Limits. `null` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -4,7 +4,8 @@ use std::fmt;
 
 use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
-    KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits, Revocation, Role,
+    KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits,
+    Revocation, Role,
 };
 use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget, SpendableBalance};
 use serde::{Deserialize, Serialize};
@@ -63,6 +64,9 @@ pub enum AdminCommand {
         /// The secret, if the operator chooses it.
         #[serde(default)]
         secret: Option<SecretText>,
+        /// The key's owner, and the addresses from which it may be used.
+        #[serde(default)]
+        details: KeyDetails,
     },
     /// Lends a key for a few hours to a user who may read the data directory, for calls from the same machine. The same
     /// user gets the same key again.
@@ -127,6 +131,13 @@ pub enum AdminCommand {
         id: KeyId,
         /// For how many seconds the secret before it stays valid.
         overlap_seconds: u64,
+    },
+    /// Changes a key's owner, or the addresses from which it may be used.
+    ChangeKey {
+        /// The key.
+        id: KeyId,
+        /// The change.
+        change: KeyChange,
     },
     /// Changes the regions in which a key's calls may run, within those of its organisation.
     SetKeyRegions {
@@ -252,6 +263,8 @@ pub enum AdminReply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
     },
+    /// A key was changed.
+    KeyChanged(KeyRecord),
     /// A key has another secret.
     KeyRotated {
         /// The key.

@@ -253,6 +253,9 @@ impl AdminService {
                 self.directory.set_key_regions(&key, regions, actor, now)?;
                 Ok(AdminReply::RegionsSet { narrowed: Vec::new() })
             }
+            AdminCommand::ChangeKey { id, change } => {
+                Ok(AdminReply::KeyChanged(self.directory.change_key_details(&id, change, actor, now)?))
+            }
             AdminCommand::SetKeyLimits { key, limits } => {
                 self.directory.set_key_limits(&key, limits, actor, now)?;
                 Ok(AdminReply::LimitsSet)
@@ -329,8 +332,17 @@ impl AdminService {
         actor: &str,
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
-        let AdminCommand::CreateKey { project, name, models, endpoints, limits, regions, expires, secret } =
-            command
+        let AdminCommand::CreateKey {
+            project,
+            name,
+            models,
+            endpoints,
+            limits,
+            regions,
+            expires,
+            secret,
+            details,
+        } = command
         else {
             return Err(AdminError::new(AdminCode::Internal, "not a command that creates a key", ""));
         };
@@ -345,6 +357,7 @@ impl AdminService {
             regions,
             expires,
             secret: secret.map(|secret| SecretString::from(secret.expose())),
+            details,
         };
         let (key, secret) = self.directory.create_key(new, actor, now)?;
         let secret = SecretText::new(secret.expose_secret().to_owned());

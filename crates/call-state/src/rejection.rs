@@ -424,6 +424,7 @@ pub fn unauthenticated(refusal: &AuthRefusal) -> Rejection {
         AuthRefusal::Missing => Code::MissingApiKey,
         AuthRefusal::Conflicting => Code::ConflictingCredentials,
         AuthRefusal::Expired => Code::ExpiredApiKey,
+        AuthRefusal::Address => Code::AddressNotAllowed,
         _ => Code::InvalidApiKey,
     };
     let mut why = Rejection::new(code, refusal.to_string());

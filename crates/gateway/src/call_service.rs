@@ -121,24 +121,24 @@ impl Gateway {
                 AdmittedTarget::Call(entry::enter(self, endpoint, caller, principal, |_| ())?)
             }
             RequestTarget::Question(question) => {
-                let identified = self.identify(&caller.credentials, principal, question.dialect());
+                let identified = self.identify(&caller, principal, question.dialect());
                 let headers = caller.dialect_headers;
                 AdmittedTarget::Question(self.admit_question(question, identified, headers)?)
             }
             RequestTarget::Object(operation) => {
-                let identified = self.identify(&caller.credentials, principal, dialect_of(&operation.path));
+                let identified = self.identify(&caller, principal, dialect_of(&operation.path));
                 AdmittedTarget::Object(self.admit_object(operation, identified)?)
             }
             RequestTarget::ModelList { dialect, query } => {
-                let identified = self.identify(&caller.credentials, principal, dialect);
+                let identified = self.identify(&caller, principal, dialect);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::ModelList { query }, identified)?)
             }
             RequestTarget::Model { dialect, name } => {
-                let identified = self.identify(&caller.credentials, principal, dialect);
+                let identified = self.identify(&caller, principal, dialect);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::Model { name }, identified)?)
             }
             RequestTarget::RequestTrace { id } => {
-                let identified = self.identify(&caller.credentials, principal, Dialect::OpenAi);
+                let identified = self.identify(&caller, principal, Dialect::OpenAi);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::RequestTrace { id }, identified)?)
             }
             RequestTarget::SocketHandshake => {
@@ -149,7 +149,7 @@ impl Gateway {
                 self.admit_turn(session, &message, caller, principal)?
             }
             RequestTarget::KeyCheck => {
-                let valid = principal.or_else(|| self.find_principal(&caller.credentials).ok());
+                let valid = principal.or_else(|| self.find_principal(&caller.credentials, caller.peer).ok());
                 AdmittedTarget::Key(valid.ok_or_else(|| Answer::json(401, Bytes::new()))?)
             }
         };

@@ -1,25 +1,35 @@
 //! From the credential of a request to the principal: an API key, or a JWT of an identity provider. Must not know what
 //! the request asks for.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::Credentials;
+use headrace_call_api::{Credentials, PeerAddress};
 use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage};
-use headrace_identity::{Principal, credential, is_token};
+use headrace_identity::{AuthRefusal, Principal, credential, is_token};
 use headrace_jwt::{KeyWait, TokenRefusal};
 
 use crate::Gateway;
 
 impl Gateway {
-    /// Returns the principal of these credentials. Nothing is counted. Does no I/O.
-    pub(crate) fn find_principal(&self, credentials: &Credentials) -> Result<Arc<Principal>, Rejection> {
+    /// Returns the principal of these credentials, if it may call from this address. Nothing is counted. Does no I/O.
+    pub(crate) fn find_principal(
+        &self,
+        credentials: &Credentials,
+        peer: PeerAddress,
+    ) -> Result<Arc<Principal>, Rejection> {
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let shown = shown.map_err(|refusal| unauthenticated(&refusal))?;
         let (parts, now) = (self.parts(), self.parts().clock.now());
         if !is_token(shown) {
-            return parts.directory.authenticate(shown, now).map_err(|refusal| unauthenticated(&refusal));
+            let address = peer.address.ip();
+            let found = parts.directory.authenticate_from(shown, address, now);
+            return found.map_err(|refusal| match refusal {
+                AuthRefusal::Address => not_from_here(address),
+                refusal => unauthenticated(&refusal),
+            });
         }
         let tokens = parts.tokens.as_ref().ok_or_else(not_configured)?;
         tokens.authenticate(shown, now).map_err(|refusal| refused(&refusal))
@@ -36,6 +46,16 @@ impl Gateway {
         let shown = credential(authorization, x_api_key).ok().filter(|shown| is_token(shown))?;
         tokens.wait_for_keys(shown, self.parts().clock.now())
     }
+}
+
+/// The rejection of a valid key from an address that is not in its list.
+fn not_from_here(address: IpAddr) -> Rejection {
+    let message = format!(
+        "The API key may not be used from {}: the address is not in the key's `allowed_ips`. Call from an allowed address, \
+         or ask the operator to add it.",
+        address.to_canonical()
+    );
+    Rejection::new(Code::AddressNotAllowed, message)
 }
 
 /// The rejection of a token while no issuer is configured.

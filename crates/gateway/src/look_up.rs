@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::Credentials;
+use headrace_call_api::CallerInfo;
 use headrace_call_state::{Answer, Rejection};
 use headrace_catalog::{Catalog, RetirementNotice, ServedModel};
 use headrace_domain::{Code, Dialect, KeyId, ModelName, TokenClass, TraceRecord, UnixNanos};
@@ -151,12 +151,12 @@ impl Gateway {
     /// request state provides the headers of the answer.
     pub(crate) fn identify(
         &self,
-        credentials: &Credentials,
+        caller: &CallerInfo,
         principal: Option<Arc<Principal>>,
         dialect: Dialect,
     ) -> IdentifiedCaller {
         let parts = self.parts();
-        let found = principal.map_or_else(|| self.find_principal(credentials), Ok);
+        let found = principal.map_or_else(|| self.find_principal(&caller.credentials, caller.peer), Ok);
         let now = parts.clock.now();
         let context =
             RequestContext::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);

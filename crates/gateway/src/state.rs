@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Credentials, MemoryReservation};
+use headrace_call_api::{Credentials, MemoryReservation, PeerAddress};
 use headrace_call_state::{AnswerRecorder, Rejection, RequestMemory};
 use headrace_catalog::{Catalog, ServedModel, alias_header};
 use headrace_domain::{
@@ -27,6 +27,7 @@ pub(crate) type IdentifiedCaller = (RequestContext, Result<Arc<Principal>, Rejec
 /// The head of the request has arrived.
 pub(crate) struct ArrivedRequest {
     pub(crate) credentials: Credentials,
+    pub(crate) peer: PeerAddress,
     pub(crate) endpoint: Endpoint,
 }
 

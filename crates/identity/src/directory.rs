@@ -14,18 +14,19 @@ use subtle::ConstantTimeEq;
 use crate::record::check_text;
 use crate::secret::{self, KeyHasher};
 use crate::{
-    AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, KeyRecord, KeyStore, NewKey,
+    AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyDetails, KeyHash, KeyRecord, KeyStore, NewKey,
     NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError, StoredKey,
 };
 
 mod audit;
+mod details;
 mod ends;
 mod records;
 mod refresh;
 mod rotation;
 
 pub use ends::KeyEnd;
-use records::{Entries, Records, may_have};
+use records::{Entries, Entry, Records, may_have};
 
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
 const KEY_ID_CHARS: usize = 20;
@@ -106,6 +107,16 @@ impl Directory {
     /// # Errors
     /// The reason for the refusal. Only [`AuthRefusal::public`] may be shown to the caller.
     pub fn authenticate(&self, presented: &str, now: UnixNanos) -> Result<Arc<Principal>, AuthRefusal> {
+        self.find_valid(presented, now, |_| Ok(()))
+    }
+
+    /// As [`Directory::authenticate`], if `may_use` accepts the valid key.
+    fn find_valid(
+        &self,
+        presented: &str,
+        now: UnixNanos,
+        may_use: impl FnOnce(&Entry) -> Result<(), AuthRefusal>,
+    ) -> Result<Arc<Principal>, AuthRefusal> {
         if presented.is_empty() {
             return Err(AuthRefusal::Missing);
         }
@@ -121,7 +132,7 @@ impl Directory {
             Some(entry) if same && entry.principal.expires.is_some_and(|end| now >= end) => {
                 Err(AuthRefusal::Expired)
             }
-            Some(entry) if same => Ok(Arc::clone(&entry.principal)),
+            Some(entry) if same => may_use(entry).map(|()| Arc::clone(&entry.principal)),
             _ => Err(AuthRefusal::Unknown),
         }
     }
@@ -144,12 +155,14 @@ impl Directory {
 
     /// All keys, ordered by id, including revoked and expired ones.
     pub fn list(&self) -> Vec<KeyRecord> {
-        self.records.read().keys.values().map(|key| key.record.clone()).collect()
+        let records = self.records.read();
+        records.keys.values().map(|key| records.listed(key)).collect()
     }
 
     /// The key with this id.
     pub fn key(&self, id: &KeyId) -> Option<KeyRecord> {
-        self.records.read().keys.get(id).map(|key| key.record.clone())
+        let records = self.records.read();
+        records.keys.get(id).map(|key| records.listed(key))
     }
 
     /// All organisations, ordered by id.
@@ -190,6 +203,7 @@ impl Directory {
     ) -> Result<(KeyRecord, SecretString), IdentityError> {
         check_text("actor", actor)?;
         check_text("name", &new.name)?;
+        new.details.check()?;
         if new.expires.is_some_and(|end| end <= now) {
             return Err(IdentityError::Invalid { field: "expires", why: "must be later than now" });
         }
@@ -217,6 +231,8 @@ impl Directory {
             created: now,
             expires: new.expires,
             revoked: None,
+            details: new.details,
+            last_used: None,
         };
         let hash = self.hasher.hash(secret.expose_secret().as_bytes());
         self.insert(StoredKey { hash, former: None, record: record.clone() }, actor, now)?;
@@ -512,7 +528,7 @@ impl Directory {
         change(&mut key.record);
         let key = key.clone();
         self.entries.put(records.entries_of_key(&key)?);
-        Ok(key.record)
+        Ok(records.listed(&key))
     }
 
     fn insert(&self, key: StoredKey, actor: &str, now: UnixNanos) -> Result<(), IdentityError> {
@@ -526,13 +542,18 @@ impl Directory {
             Residency::Anywhere => String::new(),
             pinned => format!(", pinned to {pinned}"),
         };
+        let details = match &key.record.details {
+            none if *none == KeyDetails::default() => String::new(),
+            details => format!(", {}", details.words()),
+        };
         let detail = format!(
-            "org {org}, project {project}, name {name:?}, ends in {hint:?}, {models}, {endpoints}, {limits}{pinned}"
+            "org {org}, project {project}, name {name:?}, ends in {hint:?}, {models}, {endpoints}, {limits}{pinned}\
+             {details}"
         );
         self.store.insert_key(&key, &entry(now, actor, "key.create", id.as_str(), detail))?;
         let mut records = self.records.write();
+        records.put_key(key.clone());
         self.entries.put(records.entries_of_key(&key)?);
-        records.put_key(key);
         Ok(())
     }
 }

@@ -22,6 +22,8 @@ pub enum AuthRefusal {
     Revoked,
     /// The key has expired.
     Expired,
+    /// The key is valid, and may not be used from the caller's address.
+    Address,
 }
 
 impl AuthRefusal {
@@ -35,6 +37,7 @@ impl AuthRefusal {
             Self::Unknown => Code::KeyUnknown,
             Self::Revoked => Code::KeyRevoked,
             Self::Expired => Code::KeyExpired,
+            Self::Address => Code::AddressNotAllowed,
         }
     }
 
@@ -52,6 +55,9 @@ impl AuthRefusal {
             }
             Self::Malformed | Self::Unknown | Self::Revoked => "The API key is not valid.",
             Self::Expired => "The API key has expired. Ask for a new one.",
+            Self::Address => {
+                "The API key may not be used from your address: it is not in the key's `allowed_ips`."
+            }
         }
     }
 }

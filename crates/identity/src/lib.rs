@@ -1,11 +1,14 @@
 //! Maps a credential to a principal and the principal's entitlements: orgs, projects, API keys, operators, the audit
 //! log. Knows nothing of HTTP status codes, money or SQL. A [`KeyStore`] keeps what must outlive the process.
 
+mod address_list;
 mod audit;
 mod contents;
 mod credential;
 mod directory;
 mod error;
+mod key_details;
+mod key_use;
 mod memory;
 mod operators;
 mod principal;
@@ -14,11 +17,14 @@ mod secret;
 mod store;
 mod user_grant;
 
+pub use address_list::{AddressList, AddressRange};
 pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
 pub use contents::IdentityContents;
 pub use credential::{MAX_TOKEN_BYTES, credential, is_token};
 pub use directory::{Directory, KeyEnd, Revocation};
 pub use error::{AuthRefusal, IdentityError, StoreError};
+pub use key_details::{KeyChange, KeyDetailStore, KeyDetails};
+pub use key_use::KeyUse;
 pub use memory::MemoryKeyStore;
 pub use operators::{OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator};
 pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};

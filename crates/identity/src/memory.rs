@@ -7,9 +7,9 @@ use headrace_domain::{KeyId, Residency, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyStore, NotedRevocation, OperatorId, OperatorStore,
-    OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory, StoredKey,
-    StoredOperator,
+    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore, KeyUse,
+    NotedRevocation, OperatorId, OperatorStore, OrgRecord, ProjectRecord, RateLimits, RotatedSecret,
+    StoreError, StoredDirectory, StoredKey, StoredOperator,
 };
 
 /// An in-memory [`KeyStore`] and [`OperatorStore`].
@@ -194,6 +194,40 @@ impl KeyStore for MemoryKeyStore {
         let mut checker = AuditChecker::new();
         kept.audit.iter().try_for_each(|row| checker.check(row))?;
         checker.finish(kept.end())
+    }
+}
+
+impl KeyDetailStore for MemoryKeyStore {
+    fn set_key_details(
+        &self,
+        id: &KeyId,
+        details: &KeyDetails,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let key = kept.directory.keys.iter_mut().find(|key| &key.record.id == id);
+        key.ok_or(StoreError::NotFound { what: "key" })?.record.details = details.clone();
+        kept.log(audit);
+        Ok(())
+    }
+
+    fn put_key_uses(&self, uses: &[KeyUse]) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        for KeyUse { key: id, at } in uses {
+            if let Some(key) = kept.directory.keys.iter_mut().find(|key| &key.record.id == id) {
+                key.record.last_used = key.record.last_used.max(Some(*at));
+            }
+        }
+        Ok(())
+    }
+
+    fn key_uses(&self, since: UnixNanos) -> Result<Vec<KeyUse>, StoreError> {
+        let kept = self.kept.lock();
+        let uses = kept.directory.keys.iter().filter_map(|key| {
+            let at = key.record.last_used.filter(|at| *at > since)?;
+            Some(KeyUse { key: key.record.id.clone(), at })
+        });
+        Ok(uses.collect())
     }
 }
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, TokenUser, UnixNanos};
 use serde::{Deserialize, Serialize};
 
+use crate::AddressList;
+
 /// The caller of a request, derived from its credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
@@ -39,6 +41,8 @@ pub struct Principal {
     pub org_limits: RateLimits,
     /// When the key expires. `None` if it never does.
     pub expires: Option<UnixNanos>,
+    /// The addresses from which the key may be used.
+    pub allowed_ips: AddressList,
 }
 
 /// Models that a key may ask for, by the names that callers use (aliases included).
@@ -219,6 +223,7 @@ mod tests {
                 project_limits: RateLimits::default(),
                 org_limits: RateLimits::default(),
                 expires: None,
+                allowed_ips: AddressList::default(),
             };
             assert_eq!(may_use(&principal, model, endpoint), expected, "{principal:?} {model} {endpoint:?}");
         }

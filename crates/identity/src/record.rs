@@ -5,7 +5,7 @@ use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use crate::{EndpointAccess, IdentityError, ModelAccess, RateLimits};
+use crate::{EndpointAccess, IdentityError, KeyDetails, ModelAccess, RateLimits};
 
 /// An organisation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,6 +73,12 @@ pub struct KeyRecord {
     /// When the key was revoked. `None` if it was not.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub revoked: Option<UnixNanos>,
+    /// Its owner, and the addresses from which it may be used.
+    #[serde(flatten)]
+    pub details: KeyDetails,
+    /// When it was last used, to about a minute. `None` if it never was.
+    #[serde(default, with = "headrace_domain::rfc3339::option")]
+    pub last_used: Option<UnixNanos>,
 }
 
 const fn first_secret() -> u32 {
@@ -100,6 +106,8 @@ pub struct NewKey {
     pub expires: Option<UnixNanos>,
     /// The secret, if the operator chooses one. Otherwise a random one is generated.
     pub secret: Option<SecretString>,
+    /// Its owner, and the addresses from which it may be used.
+    pub details: KeyDetails,
 }
 
 impl NewKey {
@@ -115,6 +123,7 @@ impl NewKey {
             regions: Residency::Anywhere,
             expires: None,
             secret: None,
+            details: KeyDetails::default(),
         }
     }
 }

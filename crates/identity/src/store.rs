@@ -4,7 +4,8 @@
 use headrace_domain::{KeyId, Residency, UnixNanos};
 
 use crate::{
-    AuditEntry, AuditRow, AuditSummary, KeyHash, KeyRecord, OrgRecord, ProjectRecord, RateLimits, StoreError,
+    AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyHash, KeyRecord, OrgRecord, ProjectRecord,
+    RateLimits, StoreError,
 };
 
 /// A key as a store keeps it.
@@ -84,7 +85,7 @@ impl std::fmt::Debug for ActLock {
 /// Stores organisations, projects, keys and the audit log.
 ///
 /// Every change is durable when it returns, in one transaction with its audit row. Calls may block.
-pub trait KeyStore: Send + Sync {
+pub trait KeyStore: KeyDetailStore {
     /// Reads everything in the store.
     fn load_all(&self) -> Result<StoredDirectory, StoreError>;
 

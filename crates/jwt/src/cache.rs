@@ -100,7 +100,7 @@ impl TokenCache {
 #[cfg(test)]
 mod tests {
     use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TokenUser};
-    use headrace_identity::{EndpointAccess, ModelAccess, RateLimits};
+    use headrace_identity::{AddressList, EndpointAccess, ModelAccess, RateLimits};
 
     use super::*;
 
@@ -124,6 +124,7 @@ mod tests {
             project_limits: RateLimits::default(),
             org_limits: RateLimits::default(),
             expires: None,
+            allowed_ips: AddressList::default(),
         };
         let (models, limits) = (ModelAccess::All, RateLimits::default());
         let grant = UserGrant { key, user, org: None, project, models, limits, expires: NOW };

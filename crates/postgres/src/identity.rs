@@ -19,6 +19,7 @@ use crate::session::{DatabaseSession, SessionFault, locked};
 use crate::setup;
 use crate::url::PostgresUrl;
 
+mod details;
 mod fill;
 mod operators;
 mod rows;
@@ -145,8 +146,9 @@ impl KeyStore for PostgresKeyStore {
                 ),
                 client.query_typed(
                     "SELECT id, hash, number, former, until, org, project, name, hint, models, endpoints, limits, regions, created, \
-                     expires, revoked \
-                     FROM headrace.keys WHERE changed > $1 ORDER BY position",
+                     expires, revoked, details, used \
+                     FROM headrace.keys LEFT JOIN headrace.key_uses ON key_uses.key = keys.id \
+                     WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
                 client.batch_execute("COMMIT"),
@@ -410,12 +412,13 @@ async fn add_key(client: &Client, key: &StoredKey) -> Result<(), RowFailure> {
     let revoked = revoked.map(nanos).transpose()?;
     let (models, endpoints) = (json(&record.models)?, json(&record.endpoints)?);
     let (limits, regions) = (json(&record.limits)?, json(&record.regions)?);
+    let details = json(&record.details)?;
     let (id, org, project) = (record.id.as_str(), record.org.as_str(), record.project.as_str());
     client
         .execute_typed(
             "INSERT INTO headrace.keys (id, hash, org, project, name, hint, models, endpoints, limits, regions, \
-             created, expires, revoked, number, former, until) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+             created, expires, revoked, number, former, until, details) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
             &[
                 (&id, Type::TEXT),
                 (&hash, Type::BYTEA),
@@ -433,9 +436,15 @@ async fn add_key(client: &Client, key: &StoredKey) -> Result<(), RowFailure> {
                 (&number, Type::INT4),
                 (&former, Type::BYTEA),
                 (&until, Type::INT8),
+                (&details, Type::TEXT),
             ],
         )
         .await?;
+    if let Some(used) = record.last_used {
+        let used = nanos(used)?;
+        let put = "INSERT INTO headrace.key_uses VALUES ($1, $2)";
+        client.execute_typed(put, &[(&id, Type::TEXT), (&used, Type::INT8)]).await?;
+    }
     Ok(())
 }
 

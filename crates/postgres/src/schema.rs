@@ -104,11 +104,17 @@ CREATE TABLE headrace.keys (
     created   bigint NOT NULL,
     expires   bigint,
     revoked   bigint,
+    details   text   NOT NULL DEFAULT '{}',
     FOREIGN KEY (project, org) REFERENCES headrace.projects (id, org)
 );
 CREATE INDEX changed_keys ON headrace.keys (changed);
 CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.keys
     FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
+-- No trigger: a use is no change that gateways load.
+CREATE TABLE headrace.key_uses (
+    key  text   PRIMARY KEY,
+    used bigint NOT NULL
+) WITH (fillfactor = 50);
 CREATE TABLE headrace.operators (
     position bigint GENERATED ALWAYS AS IDENTITY,
     id       text   PRIMARY KEY,

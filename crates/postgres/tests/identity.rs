@@ -9,10 +9,10 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock};
+use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock, UnixNanos};
 use headrace_identity::{
-    AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyStore as _, NewKey, Operators,
-    RateLimits, Revocation, Role, SecretString, StoreError,
+    AddressList, AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyChange,
+    KeyStore as _, NewKey, Operators, RateLimits, Revocation, Role, SecretString, StoreError,
 };
 use headrace_postgres::{PostgresKeyStore, PostgresSecrets, PostgresUrl, SetupLock};
 
@@ -58,6 +58,26 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
         assert!(here.refresh().unwrap());
         assert_eq!(here.key(&key.id).map(|key| (key.limits, key.regions)), Some((limits, regions)));
 
+        // Details reach the other gateway. Uses do too, and are no change that gateways load.
+        let only: AddressList = AddressList::new(vec!["10.0.0.0/8".parse().unwrap()]).unwrap();
+        let change = KeyChange { owner: Some("ci".to_owned()), allowed_ips: Some(only.clone()) };
+        here.change_key_details(&key.id, change, "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        let details = there.key(&key.id).unwrap().details;
+        assert_eq!((details.owner.as_deref(), &details.allowed_ips), (Some("ci"), &only));
+        let from = |gateway: &Directory, address: &str, at| {
+            gateway.authenticate_from(secret, address.parse().unwrap(), at).map(drop)
+        };
+        assert_eq!(from(&there, "11.0.0.1", now), Err(AuthRefusal::Address));
+        let later = now.after(Duration::from_secs(300));
+        from(&there, "10.0.0.1", later).unwrap();
+        from(&here, "10.0.0.1", now).unwrap();
+        there.sync_key_uses(now).unwrap();
+        here.sync_key_uses(UnixNanos::new(0)).unwrap();
+        assert_eq!(here.key(&key.id).unwrap().last_used, Some(later), "the greatest counts");
+        assert!(!here.refresh().unwrap(), "a use is no change");
+        assert_eq!(open(&url).1.key(&key.id).unwrap().last_used, Some(later));
+
         let seen = there.revocations();
         assert_eq!(here.revoke(&key.id, "test", now).unwrap(), Revocation::Written);
         assert!(there.refresh().unwrap());
@@ -101,7 +121,7 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
         here.refresh().unwrap();
         assert_eq!(here.list().len(), 42);
         let end = here.verify_audit().unwrap();
-        assert_eq!((end.rows, end), (50, there.verify_audit().unwrap()));
+        assert_eq!((end.rows, end), (51, there.verify_audit().unwrap()));
         assert_eq!(here.audit_of("key.create", None, 100).unwrap().len(), 42);
 
         let row = here.announce(&store.audit(0, 1).unwrap()[0].entry, "an act").unwrap();

@@ -3,7 +3,7 @@
 
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
 use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
-use headrace_identity::{AuthRefusal, Directory, ExposeSecret, SecretString};
+use headrace_identity::{AuthRefusal, Directory, ExposeSecret, KeyDetails, SecretString};
 use headrace_ledger::{GrantKind, LedgerAdmin};
 
 use headrace_config::FirstStart;
@@ -137,6 +137,7 @@ impl FirstSetup<'_> {
             regions: Residency::Anywhere,
             expires: None,
             secret: secret.map(|secret| SecretText::new(secret.expose_secret().to_owned())),
+            details: KeyDetails::default(),
         };
         match self.execute(name, create)? {
             AdminReply::KeyCreated { secret, .. } => Ok(secret),

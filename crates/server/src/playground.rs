@@ -15,7 +15,8 @@ use headrace_call_state::Answer;
 use headrace_domain::{Clock, Endpoint, KeyId};
 use headrace_gateway::Gateway;
 use headrace_identity::{
-    Directory, EndpointAccess, ModelAccess, OperatorRecord, OrgRecord, Principal, ProjectRecord, RateLimits,
+    AddressList, Directory, EndpointAccess, ModelAccess, OperatorRecord, OrgRecord, Principal, ProjectRecord,
+    RateLimits,
 };
 
 /// The key id of these calls in traces.
@@ -80,6 +81,7 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
         project_limits: project.limits,
         org_limits: org.limits,
         expires: None,
+        allowed_ips: AddressList::default(),
     })
 }
 

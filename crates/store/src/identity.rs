@@ -18,6 +18,8 @@ use crate::sqlite::{CommitDurability, FileFormat, SqliteFile};
 
 mod changes;
 
+mod details;
+
 mod fill;
 
 mod operators;
@@ -26,7 +28,8 @@ mod reserve;
 
 mod rows;
 
-use changes::{OF_KEY, OF_ORG, PINNED, add_key, pin, put_org, put_project, put_rotation};
+use changes::{OF_KEY, OF_ORG, add_key, pin, put_org, put_project, put_rotation};
+use details::RESTRICTED;
 use reserve::RevocationReserve;
 use rows::{
     RowFailure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
@@ -36,7 +39,7 @@ const FORMAT: FileFormat = FileFormat {
     what: "identity store",
     application_id: 0x4852_6964,
     version: 1,
-    newest: PINNED,
+    newest: RESTRICTED,
     schema: SCHEMA,
     upgrade: "",
     shrinks: false,
@@ -127,9 +130,11 @@ CREATE TABLE IF NOT EXISTS operators (
     revoked INTEGER
 ) STRICT;
 ";
-/// Keys with the secrets before their last rotation.
-const KEYS: &str = "SELECT keys.*, rotations.number, rotations.former, rotations.until FROM keys \
-                    LEFT JOIN rotations ON rotations.key = keys.id ORDER BY keys.rowid";
+/// Keys with the secrets before their last rotation, their details and last uses.
+const KEYS: &str = "SELECT keys.*, rotations.number, rotations.former, rotations.until, details, used FROM keys \
+                    LEFT JOIN rotations ON rotations.key = keys.id \
+                    LEFT JOIN key_details ON key_details.key = keys.id \
+                    LEFT JOIN key_uses ON key_uses.key = keys.id ORDER BY keys.rowid";
 /// Rows of the audit log that are read at a time during verification.
 const VERIFY_PAGE: usize = 1_000;
 
@@ -153,7 +158,8 @@ impl SqliteKeyStore {
         let database = SqliteFile::open(path, CommitDurability::Full, FORMAT);
         let mut database = database.map_err(|error| RowFailure::from(error).while_doing("opening"))?;
         let added = database.write(async |connection| {
-            sqlx::raw_sql(ADDITIONS).execute(connection).await?;
+            sqlx::raw_sql(ADDITIONS).execute(&mut *connection).await?;
+            sqlx::raw_sql(details::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;

@@ -4,7 +4,10 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use headrace_admin::{AdminCommand, AdminReply, SecretText};
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Region};
-use headrace_identity::{EndpointAccess, KeyRecord, ModelAccess, OrgRecord, ProjectRecord, Revocation};
+use headrace_identity::{
+    AddressList, EndpointAccess, KeyChange, KeyDetails, KeyRecord, ModelAccess, OrgRecord, ProjectRecord,
+    Revocation,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +16,7 @@ use crate::input::{JsonBody, PathName, QueryInput};
 use crate::page::{PageQuery, RowPage};
 use crate::problem::ApiProblem;
 use crate::routes::{ById, CreatedBody};
-use crate::values::{Limits, Name, Time, Title, regions, residency, said};
+use crate::values::{AddressText, Limits, Name, Time, Title, regions, residency, said};
 use crate::who::AuthenticatedOperator;
 
 const ORGS: &str = "orgs";
@@ -77,6 +80,12 @@ pub(crate) struct Key {
     created: Time,
     expires: Option<Time>,
     revoked: Option<Time>,
+    /// The person or team that the key belongs to.
+    owner: Option<String>,
+    /// The addresses from which the key may be used. Empty if it may be used from every address.
+    allowed_ips: Vec<String>,
+    /// When the key was last used, to about a minute.
+    last_used: Option<Time>,
 }
 
 impl From<KeyRecord> for Key {
@@ -103,6 +112,9 @@ impl From<KeyRecord> for Key {
             created: Time(of.created),
             expires: of.expires.map(Time),
             revoked: of.revoked.map(Time),
+            owner: of.details.owner,
+            allowed_ips: of.details.allowed_ips.ranges().iter().map(ToString::to_string).collect(),
+            last_used: of.last_used.map(Time),
         }
     }
 }
@@ -120,7 +132,26 @@ pub(crate) struct NewOrg {
     regions: Option<Vec<Region>>,
 }
 
-/// A change of an organisation or a key. An absent field stays as it is.
+/// A change of a key. An absent field stays as it is.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ChangedKey {
+    /// The new limits. They replace all limits.
+    limits: Option<Limits>,
+    /// The new regions in which its calls may run. `null` if they may run anywhere.
+    #[serde(default, deserialize_with = "said")]
+    #[schemars(with = "Option<Vec<Name>>")]
+    regions: Option<Option<Vec<Region>>>,
+    /// The new owner: 1 to 128 bytes. `null` to remove it.
+    #[serde(default, deserialize_with = "said")]
+    #[schemars(with = "Option<Title>")]
+    owner: Option<Option<String>>,
+    /// The new addresses from which the key may be used. They replace all addresses. Empty for every address.
+    #[schemars(with = "Option<Vec<AddressText>>")]
+    allowed_ips: Option<AddressList>,
+}
+
+/// A change of an organisation. An absent field stays as it is.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
@@ -174,6 +205,12 @@ pub(crate) struct NewKey {
     regions: Option<Vec<Region>>,
     /// When the key expires.
     expires: Option<Time>,
+    /// The person or team that the key belongs to: 1 to 128 bytes.
+    #[schemars(with = "Option<Title>")]
+    owner: Option<String>,
+    /// The addresses from which the key may be used. If absent, it may be used from every address.
+    #[schemars(with = "Option<Vec<AddressText>>")]
+    allowed_ips: Option<AddressList>,
 }
 
 /// An endpoint in the access list of a key.
@@ -385,6 +422,7 @@ pub(crate) async fn create_key(
         regions: residency(new.regions),
         expires: new.expires.map(|Time(at)| at),
         secret: None::<SecretText>,
+        details: KeyDetails { owner: new.owner, allowed_ips: new.allowed_ips.unwrap_or_default() },
     };
     match app.run(&who, create).await? {
         AdminReply::KeyCreated { key, secret, unserved } => {
@@ -400,7 +438,7 @@ pub(crate) async fn change_key(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<KeyId>>,
-    JsonBody(change): JsonBody<Change>,
+    JsonBody(change): JsonBody<ChangedKey>,
 ) -> Result<Json<Key>, ApiProblem> {
     let unknown = || {
         ApiProblem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownKey(
@@ -408,7 +446,12 @@ pub(crate) async fn change_key(
         )))
     };
     app.directory().key(&id).ok_or_else(unknown)?;
-    // Regions go first, because only their value can be refused.
+    // What can be refused goes first.
+    if change.owner.is_some() || change.allowed_ips.is_some() {
+        let owner = change.owner.map(Option::unwrap_or_default);
+        let change = KeyChange { owner, allowed_ips: change.allowed_ips };
+        app.run(&who, AdminCommand::ChangeKey { id: id.clone(), change }).await?;
+    }
     if let Some(regions) = change.regions {
         let regions = residency(regions);
         app.run(&who, AdminCommand::SetKeyRegions { key: id.clone(), regions }).await?;

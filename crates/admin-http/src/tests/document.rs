@@ -221,6 +221,7 @@ commands! {
     SetOrgRegions => "PATCH /orgs/{id}";
     SetKeyRegions => "PATCH /keys/{id}";
     SetKeyLimits => "PATCH /keys/{id}";
+    ChangeKey => "PATCH /keys/{id}";
     SetProjectLimits => "PATCH /projects/{id}";
     GrantCredit => "POST /projects/{id}/credit";
     CorrectCredit => "POST /projects/{id}/credit";

@@ -1,7 +1,7 @@
 //! Commands through a control socket, to a service over a directory and a ledger in memory.
 
 use headrace_domain::{KeyId, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
-use headrace_identity::{Directory, HashSecret, MemoryKeyStore};
+use headrace_identity::{Directory, HashSecret, KeyDetails, MemoryKeyStore};
 use headrace_ledger::{Ledger, LocalLedgerAdmin, MemoryJournal, Owner};
 
 use super::*;
@@ -51,6 +51,7 @@ fn over_socket(dir: PathBuf) {
         regions: Residency::Anywhere,
         expires: None,
         secret: None,
+        details: KeyDetails::default(),
     };
     let reply = call(&dir, &create_key).unwrap();
     assert!(matches!(reply, AdminReply::KeyCreated { .. }));

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use headrace_domain::{AdminCode, ProjectId, UnixNanos};
+use headrace_identity::KeyDetails;
 
 use super::AdminService;
 use crate::command::{AdminCommand, AdminReply};
@@ -49,6 +50,7 @@ impl AdminService {
             regions: headrace_domain::Residency::Anywhere,
             expires: Some(ends),
             secret: None,
+            details: KeyDetails::default(),
         };
         let AdminReply::KeyCreated { key, secret, .. } = self.create_key(create, actor, now)? else {
             return Err(AdminError::new(AdminCode::Internal, "no key came of it", ""));

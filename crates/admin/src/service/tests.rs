@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headrace_domain::{KeyId, NanoDollars, Region};
-use headrace_identity::{HashSecret, MemoryKeyStore};
+use headrace_identity::{HashSecret, KeyDetails, MemoryKeyStore};
 use headrace_ledger::verify::VerifyReport;
 use headrace_ledger::{
     BudgetPeriod, GrantKind, JournalError, JournalEvent, JournalHistory, JournalRow, Ledger,
@@ -75,6 +75,7 @@ fn create_key(name: &str) -> AdminCommand {
         regions: Residency::Anywhere,
         expires: None,
         secret: None,
+        details: KeyDetails::default(),
     }
 }
 
@@ -364,6 +365,7 @@ fn organisations_and_keys_are_pinned_and_it_is_told_whom_that_narrows() {
         limits: None,
         expires: None,
         secret: None,
+        details: KeyDetails::default(),
     };
     assert_eq!(run(&service, wide).unwrap_err().code.name(), "widens");
     let there = AdminCommand::CreateOrg { id: org("pinned"), limits: None, regions: only("ch") };

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId};
+use headrace_identity::AddressRange;
 
 use super::shared::{LimitFlags, NewRegions, RegionFlags, ServerArgs, duration};
 
@@ -44,6 +45,12 @@ pub(crate) enum KeysCommand {
         limits: LimitFlags,
         #[command(flatten)]
         regions: RegionFlags,
+        /// Person or team that the key belongs to
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
+        /// Address or network from which the key may be used [default: every address]
+        #[arg(long, value_name = "RANGE,…", value_delimiter = ',')]
+        allow_ip: Vec<AddressRange>,
     },
     /// List keys, without their secrets
     List {
@@ -51,6 +58,11 @@ pub(crate) enum KeysCommand {
         #[arg(long, value_name = "PROJECT")]
         project: Option<ProjectId>,
     },
+    /// Change a key's owner, or the addresses from which it may be used
+    #[command(
+        after_help = "A request from another address is refused with 403 address_not_allowed. Behind a proxy, the address is that of\nthe proxy."
+    )]
+    Change(ChangeKeyArgs),
     /// Replace all limits of a key
     Limits {
         /// Key id (key_...)
@@ -81,6 +93,25 @@ pub(crate) enum KeysCommand {
         /// Key id (key_...)
         id: KeyId,
     },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true, args = ["owner", "no_owner", "allow_ip", "any_ip"])]
+pub(crate) struct ChangeKeyArgs {
+    /// Key id (key_...)
+    pub(crate) id: KeyId,
+    /// Person or team that the key belongs to
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// Remove the owner
+    #[arg(long, conflicts_with = "owner")]
+    pub(crate) no_owner: bool,
+    /// Address or network from which the key may be used; replaces all
+    #[arg(long, value_name = "RANGE,…", value_delimiter = ',')]
+    pub(crate) allow_ip: Vec<AddressRange>,
+    /// The key may be used from every address
+    #[arg(long, conflicts_with = "allow_ip")]
+    pub(crate) any_ip: bool,
 }
 
 #[derive(Debug, Args)]

@@ -4,17 +4,33 @@ use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply, SecretText};
 use headrace_domain::{Clock, KeyId, ModelName, SystemClock};
-use headrace_identity::{KeyRecord, Revocation};
+use headrace_identity::{AddressList, KeyChange, KeyDetails, KeyRecord, Revocation};
 use headrace_terminal::output;
 
-use crate::arguments::places::{KeysArgs, KeysCommand};
+use crate::arguments::ServerArgs;
+use crate::arguments::places::{ChangeKeyArgs, KeysArgs, KeysCommand};
 use crate::commands::places::pinned;
 use crate::commands::{execute, time, unexpected};
 
 /// Creates, lists, limits, pins, rotates or revokes keys.
 pub(crate) fn run(args: KeysArgs) -> ExitCode {
     match args.command {
-        KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits, regions } => {
+        KeysCommand::Create {
+            name,
+            project,
+            allow,
+            endpoint,
+            expires,
+            secret_file,
+            limits,
+            regions,
+            owner,
+            allow_ip,
+        } => {
+            let allowed_ips = match AddressList::new(allow_ip) {
+                Ok(list) => list,
+                Err(error) => return output::fail(&format!("--allow-ip: {error}")),
+            };
             let secret = match secret_file.map(std::fs::read_to_string).transpose() {
                 Ok(text) => text.map(|text| SecretText::new(text.trim().to_owned())),
                 Err(error) => return output::fail(&format!("cannot read --secret-file: {error}")),
@@ -28,9 +44,11 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
                 regions: regions.residency(),
                 expires: expires.map(|after| SystemClock::new().now().after(after)),
                 secret,
+                details: KeyDetails { owner, allowed_ips },
             };
             execute(&args.at, command, created)
         }
+        KeysCommand::Change(change) => change_key(&args.at, change),
         KeysCommand::Limits { id, limits } => {
             let limits = limits.limits();
             execute(&args.at, AdminCommand::SetKeyLimits { key: id.clone(), limits }, |reply| match reply {
@@ -59,6 +77,22 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
     }
 }
 
+fn change_key(at: &ServerArgs, change: ChangeKeyArgs) -> ExitCode {
+    let ChangeKeyArgs { id, owner, no_owner, allow_ip, any_ip } = change;
+    let allowed_ips = match AddressList::new(allow_ip) {
+        Ok(list) => Some(list).filter(|list| any_ip || !list.is_empty()),
+        Err(error) => return output::fail(&format!("--allow-ip: {error}")),
+    };
+    let change = KeyChange { owner: if no_owner { Some(String::new()) } else { owner }, allowed_ips };
+    execute(at, AdminCommand::ChangeKey { id, change }, |reply| match reply {
+        AdminReply::KeyChanged(key) => {
+            let owner = key.details.owner.as_deref().unwrap_or("–");
+            format!("{} now has owner {owner} and may be used from {}\n", key.id, key.details.allowed_ips)
+        }
+        other => unexpected(&other),
+    })
+}
+
 fn revoked(id: &KeyId, how: Revocation) -> String {
     let waits = "`headrace status` shows when that is done";
     match how {
@@ -75,7 +109,7 @@ fn revoked(id: &KeyId, how: Revocation) -> String {
 fn created(reply: AdminReply) -> String {
     match reply {
         AdminReply::KeyCreated { key, secret, unserved } => format!(
-            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n  regions  {}\n{}\nThe first line is the secret. It is shown this once.\n",
+            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n  regions  {}\n{}{}\nThe first line is the secret. It is shown this once.\n",
             secret.expose(),
             key.id,
             key.project,
@@ -84,6 +118,7 @@ fn created(reply: AdminReply) -> String {
             key.endpoints,
             key.limits,
             key.regions,
+            details(&key),
             warning(&unserved),
         ),
         other => unexpected(&other),
@@ -98,6 +133,14 @@ fn rotated(reply: AdminReply) -> String {
         key.id,
         time(key.former_until),
     )
+}
+
+/// Lines about a key's owner and addresses. Empty if it has neither.
+fn details(key: &KeyRecord) -> String {
+    let KeyDetails { owner, allowed_ips } = &key.details;
+    let owner = owner.as_ref().map(|owner| format!("  owner    {owner}\n"));
+    let from = Some(allowed_ips).filter(|list| !list.is_empty()).map(|list| format!("  from     {list}\n"));
+    owner.into_iter().chain(from).collect()
 }
 
 /// A warning about models that the key may use but that are not served now.
@@ -117,7 +160,19 @@ fn list(reply: AdminReply) -> String {
     if keys.is_empty() {
         return "no keys: headrace keys create --name NAME makes one\n".to_owned();
     }
-    let head = ["id", "name", "project", "ends in", "created", "state", "limits", "regions"];
+    let head = [
+        "id",
+        "name",
+        "project",
+        "ends in",
+        "owner",
+        "created",
+        "last used",
+        "state",
+        "limits",
+        "regions",
+        "from",
+    ];
     output::table(&head, keys.into_iter().map(row).collect())
 }
 
@@ -137,9 +192,12 @@ fn row(key: KeyRecord) -> Vec<String> {
         key.name,
         key.project.to_string(),
         if key.hint.is_empty() { "–".to_owned() } else { format!("…{}", key.hint) },
+        key.details.owner.unwrap_or_else(|| "–".to_owned()),
         time(Some(key.created)),
+        key.last_used.map_or_else(|| "never".to_owned(), |at| time(Some(at))),
         state,
         limits,
         key.regions.to_string(),
+        key.details.allowed_ips.to_string(),
     ]
 }

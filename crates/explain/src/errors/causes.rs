@@ -78,6 +78,8 @@ causes! {
         "JWTs are not configured on this server, and the credential is one: it has two dots. Send an API key, `sk-…`.";
     TokenNotMapped Operator "A user in none of the groups that the rules name, or a provider that does not write the claim into its tokens."
         "The JWT is valid, and no rule of its issuer gives it access. Its claims: `aud`, `exp`, `iss`, `sub`. Ask the operator for a rule that matches them.";
+    AddressNotAllowed KeyOwner "The program moved to another network, or a proxy is between it and the server."
+        "The API key may not be used from 203.0.113.9: the address is not in the key's `allowed_ips`. Call from an allowed address, or ask the operator to add it.";
     IdentityProviderUnavailable Operator "The identity provider is down, or this server cannot reach it: DNS, a firewall, a certificate."
         "The keys of the JWT's issuer cannot be fetched now, so the token could not be checked. Try again shortly.";
     CredentialMissing Caller "As `missing_api_key`." "";

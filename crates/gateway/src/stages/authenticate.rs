@@ -34,7 +34,7 @@ impl ArrivedRequest {
         }
         // Read before the look-up, so that a revocation after it is noticed.
         let revocations = directory.revocations();
-        let principal = gateway.find_principal(&self.credentials)?;
+        let principal = gateway.find_principal(&self.credentials, self.peer)?;
         Ok(self.identified(principal, revocations, context))
     }
 

@@ -12,6 +12,6 @@ impl ArrivedRequest {
         context.dialect_headers = caller.dialect_headers;
         context.record.connection = caller.connection;
         context.end_stage(Stage::Connect);
-        Self { credentials: caller.credentials, endpoint }
+        Self { credentials: caller.credentials, peer: caller.peer, endpoint }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use headrace_domain::{KeyId, UnixNanos};
 
 use super::Directory;
-use crate::{EndpointAccess, IdentityError, Principal, UserGrant};
+use crate::{AddressList, EndpointAccess, IdentityError, Principal, UserGrant};
 
 /// When a key stops being valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +77,7 @@ impl Directory {
             project_limits: found.limits,
             org_limits: org.limits,
             expires: Some(*expires),
+            allowed_ips: AddressList::default(),
         })
     }
 

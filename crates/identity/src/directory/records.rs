@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use arc_swap::{ArcSwap, Guard};
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency};
 
+use crate::key_use::KeyUseClock;
 use crate::{
     IdentityError, KeyHash, KeyRecord, NotedRevocation, OrgRecord, Principal, ProjectRecord, StoreError,
     StoredDirectory, StoredKey,
@@ -21,6 +22,8 @@ pub(super) struct Records {
     pub(super) orgs: BTreeMap<OrgId, OrgRecord>,
     pub(super) projects: BTreeMap<ProjectId, ProjectRecord>,
     pub(super) keys: BTreeMap<KeyId, StoredKey>,
+    /// When each key was last used. The entries of a key have the same clock.
+    pub(super) uses: BTreeMap<KeyId, Arc<KeyUseClock>>,
     projects_of: HashMap<OrgId, Vec<ProjectId>>,
     keys_of: HashMap<ProjectId, Vec<KeyId>>,
 }
@@ -75,6 +78,12 @@ impl Records {
         before.filter(|hash| *hash != changed.hash && Some(*hash) != changed.former).collect()
     }
 
+    /// A key as administrators see it, with its last use.
+    pub(super) fn listed(&self, key: &StoredKey) -> KeyRecord {
+        let last_used = self.uses.get(&key.record.id).and_then(|used| used.last());
+        KeyRecord { last_used, ..key.record.clone() }
+    }
+
     fn revoke_noted(&mut self, noted: &[NotedRevocation]) {
         for noted in noted {
             if let Some(key) = self.keys.get_mut(&noted.id) {
@@ -94,8 +103,13 @@ impl Records {
         }
     }
 
+    /// Adds or replaces a key. Its entries must be built afterwards.
     pub(super) fn put_key(&mut self, key: StoredKey) {
         let (id, project) = (key.record.id.clone(), key.record.project.clone());
+        let used = self.uses.entry(id.clone()).or_default();
+        if let Some(at) = key.record.last_used {
+            used.record_written(at);
+        }
         if self.keys.insert(id.clone(), key).is_none() {
             self.keys_of.entry(project).or_default().push(id);
         }
@@ -140,8 +154,10 @@ impl Records {
             project_limits: project.limits,
             org_limits: org.limits,
             expires: record.expires,
+            allowed_ips: record.details.allowed_ips.clone(),
         });
-        Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal })
+        let used = self.uses.get(&record.id).map(Arc::clone).unwrap_or_default();
+        Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal, used })
     }
 
     /// Builds the entries of a key: that of its secret, and that of the secret before it, which ends by itself.
@@ -151,7 +167,12 @@ impl Records {
             let mut principal = Principal::clone(&entry.principal);
             principal.secret_number = key.record.secret_number.saturating_sub(1);
             principal.expires = Some(principal.expires.map_or(until, |end| end.min(until)));
-            Entry { hash, revoked: entry.revoked, principal: Arc::new(principal) }
+            Entry {
+                hash,
+                revoked: entry.revoked,
+                principal: Arc::new(principal),
+                used: Arc::clone(&entry.used),
+            }
         });
         Ok(former.into_iter().chain([entry]).collect())
     }
@@ -190,6 +211,7 @@ pub(super) struct Entry {
     pub(super) hash: KeyHash,
     pub(super) revoked: bool,
     pub(super) principal: Arc<Principal>,
+    pub(super) used: Arc<KeyUseClock>,
 }
 
 /// Number of parts of the entry table. A change copies the parts that it touches.

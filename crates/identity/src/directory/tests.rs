@@ -8,8 +8,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    AuditRow, AuditSummary, EndpointAccess, MemoryKeyStore, ModelAccess, RotatedSecret, StoredDirectory,
+    AddressList, AuditRow, AuditSummary, EndpointAccess, MemoryKeyStore, ModelAccess, RotatedSecret,
+    StoredDirectory,
 };
+
+use stores::{Failing, Scripted};
+
+mod details;
+mod stores;
 
 const NOW: UnixNanos = UnixNanos::new(1_700_000_000_000_000_000);
 const LATER: UnixNanos = UnixNanos::new(1_800_000_000_000_000_000);
@@ -121,6 +127,7 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
         project_limits: limits(2),
         org_limits: limits(3),
         expires: Some(LATER),
+        allowed_ips: AddressList::default(),
     };
     assert_eq!(*principal, expected);
     assert_eq!(directory.key(&record.id), Some(record.clone()));
@@ -259,87 +266,6 @@ fn another_secret_does_not_open_the_store() {
     assert_eq!(error, IdentityError::WrongSecret);
 }
 
-/// A store whose disk can be made to fail.
-#[derive(Default)]
-struct Failing {
-    store: MemoryKeyStore,
-    broken: AtomicBool,
-    /// Set if the reserve for revocations fails, too.
-    no_reserve: AtomicBool,
-}
-
-impl Failing {
-    fn check(&self) -> Result<(), StoreError> {
-        if self.broken.load(Ordering::SeqCst) {
-            return Err(StoreError::Unavailable { doing: "writing", why: "disk full".to_owned() });
-        }
-        Ok(())
-    }
-}
-
-impl KeyStore for Failing {
-    fn load_all(&self) -> Result<StoredDirectory, StoreError> {
-        self.check().and_then(|()| self.store.load_all())
-    }
-    fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {
-        self.check().and_then(|()| self.store.secret_check(check))
-    }
-    fn insert_key(&self, key: &StoredKey, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.insert_key(key, audit))
-    }
-    fn set_revoked(&self, id: &KeyId, at: UnixNanos, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.set_revoked(id, at, audit))
-    }
-    fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.upsert_org(org, audit))
-    }
-    fn upsert_project(&self, project: &ProjectRecord, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.upsert_project(project, audit))
-    }
-    fn set_key_regions(&self, id: &KeyId, regions: &Residency, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.set_key_regions(id, regions, audit))
-    }
-    fn rotate_key(&self, id: &KeyId, rotated: &RotatedSecret, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.rotate_key(id, rotated, audit))
-    }
-    fn set_key_limits(&self, id: &KeyId, limits: RateLimits, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.set_key_limits(id, limits, audit))
-    }
-    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
-        self.store.audit_end()
-    }
-    fn note(&self, audit: &AuditEntry) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.note(audit))
-    }
-    fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, StoreError> {
-        self.check().and_then(|()| self.store.announce(audit, act))
-    }
-    fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), StoreError> {
-        self.check().and_then(|()| self.store.conclude(row, not_done))
-    }
-    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
-        self.store.announced()
-    }
-    fn audit_of(&self, act: &str, subject: Option<&str>, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
-        self.store.audit_of(act, subject, limit)
-    }
-    fn note_revocations(&self, noted: &[NotedRevocation]) -> Result<(), StoreError> {
-        if self.no_reserve.load(Ordering::SeqCst) { self.check() } else { self.store.note_revocations(noted) }
-    }
-    fn failing(&self) -> Option<String> {
-        self.check().err().map(|error| error.to_string())
-    }
-    fn probe(&self) -> Result<(), StoreError> {
-        self.check()
-    }
-    fn audit(&self, after: u64, limit: usize) -> Result<Vec<AuditRow>, StoreError> {
-        self.store.audit(after, limit)
-    }
-    fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
-        self.store.verify_audit()
-    }
-}
-
 #[test]
 fn nothing_is_visible_that_the_store_did_not_take() {
     let failing = Arc::new(Failing::default());
@@ -404,76 +330,6 @@ fn a_store_that_contradicts_itself_is_refused() {
     for store in [homeless, twice] {
         let error = Directory::open(store, HashSecret::new([7; 32])).unwrap_err();
         assert!(matches!(error, IdentityError::Store(StoreError::Corrupt { .. })), "{error}");
-    }
-}
-
-/// A store with one key that a function has altered.
-struct Scripted(fn(&mut StoredDirectory));
-
-impl KeyStore for Scripted {
-    fn load_all(&self) -> Result<StoredDirectory, StoreError> {
-        let store = memory();
-        directory(&store).create_key(new_key(), "ops", NOW).unwrap();
-        let mut all = store.load_all()?;
-        (self.0)(&mut all);
-        Ok(all)
-    }
-    fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {
-        Ok(check)
-    }
-    fn insert_key(&self, _: &StoredKey, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn set_revoked(&self, _: &KeyId, _: UnixNanos, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn upsert_org(&self, _: &OrgRecord, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn upsert_project(&self, _: &ProjectRecord, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn note(&self, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn rotate_key(&self, _: &KeyId, _: &RotatedSecret, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn set_key_limits(&self, _: &KeyId, _: RateLimits, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn set_key_regions(&self, _: &KeyId, _: &Residency, _: &AuditEntry) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
-        Ok(AuditSummary::EMPTY)
-    }
-    fn announce(&self, _: &AuditEntry, _: &str) -> Result<u64, StoreError> {
-        Ok(1)
-    }
-    fn conclude(&self, _: u64, _: Option<&AuditEntry>) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
-        Ok(Vec::new())
-    }
-    fn audit_of(&self, _: &str, _: Option<&str>, _: usize) -> Result<Vec<AuditRow>, StoreError> {
-        Ok(Vec::new())
-    }
-    fn note_revocations(&self, _: &[NotedRevocation]) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn failing(&self) -> Option<String> {
-        None
-    }
-    fn probe(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-    fn audit(&self, _: u64, _: usize) -> Result<Vec<AuditRow>, StoreError> {
-        Ok(Vec::new())
-    }
-    fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
-        Ok(AuditSummary::EMPTY)
     }
 }
 

@@ -72,6 +72,8 @@ pub(super) fn key(row: &Row) -> Result<StoredKey, RowFailure> {
             created: time(row, "created")?,
             expires: optional_time(row, "expires")?,
             revoked: optional_time(row, "revoked")?,
+            details: from_json(row, "details")?,
+            last_used: optional_time(row, "used")?,
         },
     })
 }

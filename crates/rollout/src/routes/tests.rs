@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use headrace_domain::{KeyId, OrgId, ProjectId, RequestId, Residency, UnixNanos};
-use headrace_identity::{EndpointAccess, ModelAccess, RateLimits};
+use headrace_identity::{AddressList, EndpointAccess, ModelAccess, RateLimits};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -43,6 +43,7 @@ fn asker(project: &str, key: &str) -> RouteAsker {
         project_limits: RateLimits::default(),
         org_limits: RateLimits::default(),
         expires: None,
+        allowed_ips: AddressList::default(),
     };
     let request = RequestId::fresh(UnixNanos::new(1));
     RouteAsker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }

@@ -1,6 +1,7 @@
 //! The gateway role: the stores, the upstreams, and the gateway that answers calls with them. Must not know how calls
 //! arrive, nor how an engine computes.
 
+mod key_uses;
 mod shared_identities;
 mod stores;
 
@@ -130,6 +131,7 @@ impl GatewayRole {
         tasks.spawn(expire_holds(Arc::clone(&stores.ledger_client), Arc::clone(&context.clock)));
         tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
         tasks.spawn(stores.health().tend());
+        tasks.spawn(key_uses::sync(Arc::clone(&stores.directory), Arc::clone(&context.clock)));
         if stores.is_shared {
             let (directory, operators) = (Arc::clone(&stores.directory), Arc::clone(&stores.operators));
             tasks.spawn(shared_identities::refresh(directory, operators));

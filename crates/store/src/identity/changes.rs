@@ -1,11 +1,10 @@
 //! Statements that add or change records, within the caller's transaction.
 
 use headrace_domain::{KeyId, Residency, UnixNanos};
-use headrace_identity::{KeyHash, OrgRecord, ProjectRecord, StoreError, StoredKey};
+use headrace_identity::{KeyDetails, KeyHash, KeyUse, OrgRecord, ProjectRecord, StoreError, StoredKey};
 use sqlx::sqlite::SqliteConnection;
 
-use crate::sqlite::stamp;
-
+use super::details::{put_details, put_uses, raise_format};
 use super::rows::{RowFailure, constraint, json, nanos};
 
 /// Format of a file that contains region pins. A program that does not know region pins must refuse such a file.
@@ -39,7 +38,13 @@ pub(super) async fn add_key(connection: &mut SqliteConnection, key: &StoredKey) 
     inserted.map_err(|error| constraint(error, "key", "project"))?;
     pin(&mut *connection, OF_KEY, record.id.as_str(), &record.regions).await?;
     if let (Some(former), Some(until)) = (former, record.former_until) {
-        put_rotation(connection, &record.id, record.secret_number, former, until).await?;
+        put_rotation(&mut *connection, &record.id, record.secret_number, former, until).await?;
+    }
+    if record.details != KeyDetails::default() {
+        put_details(&mut *connection, &record.id, &record.details).await?;
+    }
+    if let Some(at) = record.last_used {
+        put_uses(connection, &[KeyUse { key: record.id.clone(), at }]).await?;
     }
     Ok(())
 }
@@ -114,5 +119,5 @@ pub(super) async fn pin(
     .bind(json(regions)?)
     .execute(&mut *connection)
     .await?;
-    Ok(stamp(connection, PINNED).await?)
+    raise_format(connection, PINNED).await
 }

@@ -105,6 +105,8 @@ pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, RowFailure> {
             created: time(row, "created")?,
             expires: optional_time(row, "expires")?,
             revoked: optional_time(row, "revoked")?,
+            details: optional_json(row, "details")?,
+            last_used: optional_time(row, "used")?,
         },
     })
 }
@@ -121,6 +123,16 @@ pub(super) fn parsed<T, E: fmt::Display>(
 pub(super) fn from_json<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> Result<T, RowFailure> {
     let text: &str = row.try_get(column)?;
     serde_json::from_str(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
+}
+
+/// Parses a column that is null for the default value.
+pub(super) fn optional_json<T: DeserializeOwned + Default>(
+    row: &SqliteRow,
+    column: &str,
+) -> Result<T, RowFailure> {
+    let text: Option<&str> = row.try_get(column)?;
+    let parsed = text.map_or_else(|| Ok(T::default()), serde_json::from_str);
+    parsed.map_err(|error| corrupt(format_args!("column `{column}`"), error))
 }
 
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String, RowFailure> {

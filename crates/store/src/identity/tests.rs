@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region};
 use headrace_identity::{
-    AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityContents, IdentityError,
-    KeyHash, KeyRecord, MemoryKeyStore, ModelAccess, NewKey, OperatorId, OperatorRecord, OperatorStore,
-    Operators, Role, StoredOperator,
+    AddressList, AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityContents,
+    IdentityError, KeyDetailStore, KeyDetails, KeyHash, KeyRecord, KeyUse, MemoryKeyStore, ModelAccess,
+    NewKey, OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator,
 };
 use proptest::prelude::*;
 use sqlx::Connection;
@@ -81,6 +81,14 @@ fn stored_key(n: u8) -> StoredKey {
             created: UnixNanos::new(7),
             expires: n.is_multiple_of(5).then(|| UnixNanos::new(u64::from(n))),
             revoked: None,
+            details: KeyDetails {
+                owner: n.is_multiple_of(4).then(|| format!("team '{n}'")),
+                allowed_ips: match n % 7 {
+                    0 => AddressList::new(vec!["2001:db8::/32".parse().unwrap()]).unwrap(),
+                    _ => AddressList::default(),
+                },
+            },
+            last_used: n.is_multiple_of(6).then(|| UnixNanos::new(u64::from(n) + 1)),
         },
     }
 }
@@ -126,6 +134,10 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
         4 => store.announce(&audit, "{}").map(drop),
         11 => store.rotate_key(&stored_key(n).record.id, &rotated(n), &audit),
         8 => store.set_key_regions(&stored_key(n).record.id, &regions(n / 7), &audit),
+        12 => store.set_key_details(&stored_key(n).record.id, &stored_key(n / 5).record.details, &audit),
+        13 => {
+            store.put_key_uses(&[KeyUse { key: stored_key(n).record.id, at: UnixNanos::new(u64::from(n)) }])
+        }
         5 => store.conclude(u64::from(n), n.is_multiple_of(2).then_some(&audit)),
         _ => store.insert_key(&stored_key(n), &audit),
     }
@@ -136,7 +148,7 @@ proptest! {
     /// For any sequence of changes, both stores give the same answers and keep the same data, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..12, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..14, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();
@@ -158,6 +170,12 @@ proptest! {
             prop_assert_eq!(memory.audit_of("test", Some("s7"), 2), sqlite.audit_of("test", Some("s7"), 2));
             prop_assert_eq!(memory.audit_of("test", None, 5), sqlite.audit_of("test", None, 5));
             prop_assert_eq!(memory.verify_audit(), sqlite.verify_audit());
+            let uses = |store: &dyn KeyDetailStore| {
+                let mut uses = store.key_uses(UnixNanos::new(9)).unwrap();
+                uses.sort_by(|a, b| a.key.cmp(&b.key));
+                uses
+            };
+            prop_assert_eq!(uses(&memory), uses(&sqlite));
         }
         // A copy in an empty file has everything, and no file is filled twice.
         let contents = IdentityContents::read(&memory, &memory, &HashSecret::new([7; 32])).unwrap();
@@ -313,7 +331,7 @@ fn a_program_that_knows_no_regions_does_not_pass_over_them() {
     store.upsert_org(&org_record(0), &entry(2)).unwrap();
     store.probe().unwrap();
     drop(store);
-    assert_eq!(version(&path), PINNED, "it stays so, whatever is tried on the file");
+    assert_eq!(version(&path), changes::PINNED, "it stays so, whatever is tried on the file");
     assert_eq!(SqliteKeyStore::open(&path).unwrap().load_all().unwrap().orgs, [org_record(0)]);
 }
 
@@ -321,7 +339,7 @@ fn a_program_that_knows_no_regions_does_not_pass_over_them() {
 fn newer_foreign_and_damaged_files_are_refused() {
     type Row = (&'static str, fn(&StoreError) -> bool);
     let rows: [Row; 3] = [
-        ("PRAGMA user_version = 3;", |e| *e == StoreError::Newer { found: 3, known: 2 }),
+        ("PRAGMA user_version = 4;", |e| *e == StoreError::Newer { found: 4, known: 3 }),
         ("PRAGMA application_id = 1;", |e| matches!(e, StoreError::Corrupt { .. })),
         ("UPDATE orgs SET limits = '{\"speed\":1}';", |e| matches!(e, StoreError::Corrupt { .. })),
     ];

@@ -116,6 +116,9 @@ impl GatewayStores {
         // Other servers of the same ledger keep theirs.
         let mut open = self.ledger.open_holds();
         open.retain(|held| held.owner == self.owner);
+        if let Err(error) = self.directory.write_all_key_uses() {
+            tracing::warn!(%error, "the last uses of keys could not be stored");
+        }
         let closed = self.ledger.close();
         if !self.recorder.close(TRACE_CLOSE) {
             tracing::warn!("the last traces could not be stored in time");
