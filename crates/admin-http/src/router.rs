@@ -22,7 +22,7 @@ use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
     document, events, gateways, money, operators, places, playground, requests, served, server, session,
-    words,
+    tiers, words,
 };
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
@@ -58,6 +58,13 @@ fn routes() -> RouteList {
         .patch("/keys/{id}", DEVELOPERS, "Change a key's limits, regions, owner or addresses", places::change_key)
         .post("/keys/{id}/rotate", DEVELOPERS, "Give a key another secret; it is shown only once", places::rotate_key)
         .post("/keys/{id}/revoke", DEVELOPERS, "Revoke a key, effective immediately", places::revoke_key)
+        .get("/tiers", VIEWERS, "Tiers, by name", tiers::list)
+        .post("/tiers", ADMINS, "Create a tier; it has no effect until it is assigned", tiers::create)
+        .put("/tiers/{id}", ADMINS, "Replace the rules of a tier, for all that have it", tiers::change)
+        .delete("/tiers/{id}", ADMINS, "Delete a tier that is assigned to none", tiers::remove)
+        .put("/orgs/{id}/tier", ADMINS, "Assign a tier to an organisation, or none", tiers::assign_to_org)
+        .put("/projects/{id}/tier", ADMINS, "Assign a tier to a project, or none", tiers::assign_to_project)
+        .put("/keys/{id}/tier", ADMINS, "Assign a tier to a key, or none", tiers::assign_to_key)
         .get("/credit", BILLING, "Balances and budgets, by project", money::credit)
         .post(
             "/projects/{id}/credit",

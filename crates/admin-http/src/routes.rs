@@ -13,6 +13,7 @@ pub(crate) mod search;
 pub(crate) mod served;
 pub(crate) mod server;
 pub(crate) mod session;
+pub(crate) mod tiers;
 pub(crate) mod words;
 
 use std::borrow::Cow;

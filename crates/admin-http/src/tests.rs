@@ -37,6 +37,7 @@ mod access;
 mod acts;
 mod document;
 mod plays;
+mod tiers;
 mod watching;
 mod words;
 

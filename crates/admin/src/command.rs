@@ -2,16 +2,19 @@
 
 use std::fmt;
 
-use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{
+    Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName, UnixNanos,
+};
 use headrace_identity::{
     KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits,
-    Revocation, Role,
+    Revocation, Role, TierHolder, TierRecord,
 };
 use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget, SpendableBalance};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
+use crate::tier_act::TierAct;
 
 /// A command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +70,9 @@ pub enum AdminCommand {
         /// The key's owner, and the addresses from which it may be used.
         #[serde(default)]
         details: KeyDetails,
+        /// The key's tier.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tier: Option<TierName>,
     },
     /// Lends a key for a few hours to a user who may read the data directory, for calls from the same machine. The same
     /// user gets the same key again.
@@ -131,6 +137,11 @@ pub enum AdminCommand {
         id: KeyId,
         /// For how many seconds the secret before it stays valid.
         overlap_seconds: u64,
+    },
+    /// Lists, creates, changes, removes or assigns tiers.
+    Tiers {
+        /// The act.
+        act: TierAct,
     },
     /// Changes a key's owner, or the addresses from which it may be used.
     ChangeKey {
@@ -262,6 +273,22 @@ pub enum AdminReply {
         /// The models that the key may use but that are not served now.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
+    },
+    /// Tiers, by name.
+    Tiers(Vec<TierRecord>),
+    /// A tier was created or changed.
+    TierSet(TierRecord),
+    /// A tier was removed.
+    TierRemoved {
+        /// The tier.
+        name: TierName,
+    },
+    /// A tier was assigned or taken away.
+    TierAssigned {
+        /// The organisation, project or key.
+        to: TierHolder,
+        /// The tier. `None` for no tier.
+        tier: Option<TierName>,
     },
     /// A key was changed.
     KeyChanged(KeyRecord),

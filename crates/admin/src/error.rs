@@ -38,6 +38,10 @@ impl std::error::Error for AdminError {}
 impl From<IdentityError> for AdminError {
     fn from(error: IdentityError) -> Self {
         let (code, remedy) = match &error {
+            IdentityError::UnknownTier(_) => {
+                (AdminCode::UnknownTier, "headrace tiers list, or headrace tiers create NAME")
+            }
+            IdentityError::TierInUse { .. } => (AdminCode::TierInUse, "headrace tiers unassign"),
             IdentityError::UnknownKey(_) => (AdminCode::UnknownKey, "headrace keys list"),
             IdentityError::UnknownOperator(_) => (AdminCode::UnknownOperator, "headrace operators list"),
             IdentityError::LastOwner => (

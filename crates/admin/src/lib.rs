@@ -8,6 +8,7 @@ mod lent;
 mod lock;
 mod places;
 mod service;
+mod tier_act;
 
 pub use command::{
     AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GatewayView, GrantView, SecretText,
@@ -22,3 +23,4 @@ pub use service::{
     AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, RecentSource, ReloadSource,
     RouteSource, StatusSource, UpstreamSource,
 };
+pub use tier_act::TierAct;

@@ -253,6 +253,7 @@ impl AdminService {
                 self.directory.set_key_regions(&key, regions, actor, now)?;
                 Ok(AdminReply::RegionsSet { narrowed: Vec::new() })
             }
+            AdminCommand::Tiers { act } => self.tiers(act, actor, now),
             AdminCommand::ChangeKey { id, change } => {
                 Ok(AdminReply::KeyChanged(self.directory.change_key_details(&id, change, actor, now)?))
             }
@@ -342,6 +343,7 @@ impl AdminService {
             expires,
             secret,
             details,
+            tier,
         } = command
         else {
             return Err(AdminError::new(AdminCode::Internal, "not a command that creates a key", ""));
@@ -358,6 +360,7 @@ impl AdminService {
             expires,
             secret: secret.map(|secret| SecretString::from(secret.expose())),
             details,
+            tier,
         };
         let (key, secret) = self.directory.create_key(new, actor, now)?;
         let secret = SecretText::new(secret.expose_secret().to_owned());
@@ -495,6 +498,7 @@ mod gateways;
 mod lend;
 mod money;
 mod operators;
+mod tiers;
 
 pub use money::Grant;
 pub use operators::LinkSource;

@@ -21,6 +21,7 @@ pub(crate) mod margin;
 pub(crate) mod names;
 
 pub(crate) mod operators;
+pub(crate) mod tiers;
 
 pub(crate) mod ping;
 pub(crate) mod places;
@@ -74,6 +75,8 @@ pub(crate) enum ProgramCommand {
     Config(ConfigArgs),
     /// API keys
     Keys(places::KeysArgs),
+    /// Tiers: named limits and entitlements of organisations, projects and keys
+    Tiers(tiers::TiersArgs),
     /// Operators: the people who administer the server over HTTP
     Operators(operators::OperatorsArgs),
     /// Organisations: the accounts that pay

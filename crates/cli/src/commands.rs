@@ -25,6 +25,7 @@ mod settings;
 pub(crate) mod shadow;
 pub(crate) mod shells;
 pub(crate) mod status;
+pub(crate) mod tiers;
 pub(crate) mod trace;
 pub(crate) mod transfer;
 pub(crate) mod upstreams;

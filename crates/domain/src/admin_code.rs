@@ -94,6 +94,13 @@ codes! {
     UnknownKey "unknown_key" [404]
         "The key does not exist."
         "`headrace keys list` lists keys. An id begins with `key_`; it is not the secret.";
+    UnknownTier "unknown_tier" [404]
+        "The tier does not exist."
+        "`headrace tiers list` lists tiers, and `headrace tiers create NAME` creates one.";
+    TierInUse "tier_in_use" [409]
+        "The tier is assigned, and cannot be removed."
+        "The message names what has the tier. `headrace tiers unassign` takes it away, or `headrace tiers assign` gives \
+         another one.";
     UnknownOperator "unknown_operator" [404]
         "The operator does not exist or was revoked."
         "`headrace operators list` lists operators.";

@@ -119,6 +119,11 @@ name_id!(
     "user id"
 );
 name_id!(
+    /// A tier: a named set of limits and entitlements.
+    TierName,
+    "tier name"
+);
+name_id!(
     /// A region of the world, or of a cloud, as operators name it: `eu`, `eu-west-1`. Only a name: no region contains
     /// another.
     Region,

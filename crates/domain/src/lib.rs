@@ -57,7 +57,7 @@ pub use dialect_extras::{CompletionsExtras, DialectExtras, MessagesExtras};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
 pub use http_date::HttpDate;
-pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
+pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, TierName, UserId};
 pub use media::{MediaKind, MediaPart, MediaSource};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;

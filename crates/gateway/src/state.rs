@@ -13,7 +13,7 @@ use headrace_domain::{
     UnixNanos,
 };
 use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
-use headrace_identity::Principal;
+use headrace_identity::{Principal, TierEntitlements};
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_rollout::RouteAsker;
 use headrace_wire::{BadRequest, CacheDiagnosis};
@@ -154,6 +154,8 @@ pub(crate) struct CallTerms {
     pub(crate) weight: u32,
     /// The regions in which the call may be processed.
     pub(crate) residency: Residency,
+    /// What the caller's tiers allow. `None` if it has no tier.
+    pub(crate) tiers: Option<Arc<TierEntitlements>>,
     /// Whether an upstream's words about the call may be kept in its trace. They may repeat the caller's text.
     pub(crate) keeps_words: bool,
 }

@@ -24,6 +24,7 @@ mod ends;
 mod records;
 mod refresh;
 mod rotation;
+mod tiers;
 
 pub use ends::KeyEnd;
 use records::{Entries, Entry, Records, may_have};
@@ -233,6 +234,7 @@ impl Directory {
             revoked: None,
             details: new.details,
             last_used: None,
+            tier: new.tier,
         };
         let hash = self.hasher.hash(secret.expose_secret().as_bytes());
         self.insert(StoredKey { hash, former: None, record: record.clone() }, actor, now)?;
@@ -373,7 +375,7 @@ impl Directory {
             Residency::Anywhere => limits.to_string(),
             pinned => format!("{limits}, pinned to {pinned}"),
         };
-        let org = OrgRecord { id, limits, regions, created: now };
+        let org = OrgRecord { id, limits, regions, created: now, tier: None };
         self.store.upsert_org(&org, &entry(now, actor, "org.create", org.id.as_str(), detail))?;
         self.records.write().put_org(org.clone());
         Ok(org)
@@ -446,7 +448,7 @@ impl Directory {
         if self.project(&id).is_some() {
             return Err(IdentityError::Exists { what: format!("project `{id}`") });
         }
-        let project = ProjectRecord { id, org, limits, created: now };
+        let project = ProjectRecord { id, org, limits, created: now, tier: None };
         let detail = format!("org {}, {limits}", project.org);
         let audit = entry(now, actor, "project.create", project.id.as_str(), detail);
         self.store.upsert_project(&project, &audit)?;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency};
+use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency, TierName};
 
 /// Why a credential was refused. The variants are for traces and metrics. Callers see only [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,6 +87,11 @@ pub enum StoreError {
         /// The contradiction.
         why: String,
     },
+    /// A record cannot be removed, because others refer to it.
+    InUse {
+        /// The record.
+        what: &'static str,
+    },
     /// The store was written by a newer version of the program.
     Newer {
         /// The format version of the store.
@@ -117,6 +122,7 @@ impl fmt::Display for StoreError {
                  run the newer program that wrote it"
             ),
             Self::Duplicate { what } => write!(f, "such a {what} is there already"),
+            Self::InUse { what } => write!(f, "the {what} is in use"),
             Self::NotFound { what } => write!(f, "there is no such {what}"),
         }
     }
@@ -135,6 +141,15 @@ pub enum IdentityError {
     UnknownProject(ProjectId),
     /// No such key.
     UnknownKey(KeyId),
+    /// No such tier.
+    UnknownTier(TierName),
+    /// The tier is assigned, and cannot be removed.
+    TierInUse {
+        /// The tier.
+        tier: TierName,
+        /// What it is assigned to, in words.
+        holders: String,
+    },
     /// No such operator.
     UnknownOperator(String),
     /// The operator is the last owner. Without one, no operator could administer operators.
@@ -183,6 +198,13 @@ impl fmt::Display for IdentityError {
             Self::UnknownOrg(id) => write!(f, "there is no organisation `{id}`"),
             Self::UnknownProject(id) => write!(f, "there is no project `{id}`"),
             Self::UnknownKey(id) => write!(f, "there is no key `{id}`"),
+            Self::UnknownTier(name) => write!(f, "there is no tier `{name}`"),
+            Self::TierInUse { tier, holders } => {
+                write!(
+                    f,
+                    "tier `{tier}` is assigned to {holders}, and cannot be removed before it is assigned to none"
+                )
+            }
             Self::UnknownOperator(id) => write!(f, "there is no operator `{id}`"),
             Self::LastOwner => f.write_str("this is the last owner, and only an owner can create another"),
             Self::ProjectOfAnotherOrg { project, org } => {

@@ -15,6 +15,8 @@ mod principal;
 mod record;
 mod secret;
 mod store;
+mod tier;
+mod tier_store;
 mod user_grant;
 
 pub use address_list::{AddressList, AddressRange};
@@ -34,4 +36,6 @@ pub use secret::{HashSecret, KeyHash, is_strong, is_well_formed};
 pub use store::{
     ActLock, DirectoryChanges, KeyStore, NotedRevocation, RotatedSecret, StoredDirectory, StoredKey,
 };
+pub use tier::{TierBound, TierEntitlements, TierHolder, TierRecord, TierRules};
+pub use tier_store::TierStore;
 pub use user_grant::UserGrant;

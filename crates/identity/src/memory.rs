@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use headrace_domain::{KeyId, Residency, UnixNanos};
+use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
     AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore, KeyUse,
     NotedRevocation, OperatorId, OperatorStore, OrgRecord, ProjectRecord, RateLimits, RotatedSecret,
-    StoreError, StoredDirectory, StoredKey, StoredOperator,
+    StoreError, StoredDirectory, StoredKey, StoredOperator, TierHolder, TierRecord, TierStore,
 };
 
 /// An in-memory [`KeyStore`] and [`OperatorStore`].
@@ -194,6 +194,60 @@ impl KeyStore for MemoryKeyStore {
         let mut checker = AuditChecker::new();
         kept.audit.iter().try_for_each(|row| checker.check(row))?;
         checker.finish(kept.end())
+    }
+}
+
+impl TierStore for MemoryKeyStore {
+    fn put_tier(&self, tier: &TierRecord, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let tiers = &mut kept.directory.tiers;
+        tiers.retain(|other| other.name != tier.name);
+        tiers.push(tier.clone());
+        tiers.sort_by(|a, b| a.name.cmp(&b.name));
+        kept.log(audit);
+        Ok(())
+    }
+
+    fn remove_tier(&self, name: &TierName, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let StoredDirectory { orgs, projects, keys, tiers, .. } = &mut kept.directory;
+        let holders = orgs.iter().map(|org| &org.tier).chain(projects.iter().map(|project| &project.tier));
+        let mut holders = holders.chain(keys.iter().map(|key| &key.record.tier));
+        if holders.any(|tier| tier.as_ref() == Some(name)) {
+            return Err(StoreError::InUse { what: "tier" });
+        }
+        let before = tiers.len();
+        tiers.retain(|tier| tier.name != *name);
+        if tiers.len() == before {
+            return Err(StoreError::NotFound { what: "tier" });
+        }
+        kept.log(audit);
+        Ok(())
+    }
+
+    fn assign_tier(
+        &self,
+        to: &TierHolder,
+        tier: Option<&TierName>,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let StoredDirectory { orgs, projects, keys, tiers, .. } = &mut kept.directory;
+        if tier.is_some_and(|name| tiers.iter().all(|tier| tier.name != *name)) {
+            return Err(StoreError::NotFound { what: "tier" });
+        }
+        let held = match to {
+            TierHolder::Org(id) => orgs.iter_mut().find(|org| org.id == *id).map(|org| &mut org.tier),
+            TierHolder::Project(id) => {
+                projects.iter_mut().find(|project| project.id == *id).map(|project| &mut project.tier)
+            }
+            TierHolder::Key(id) => {
+                keys.iter_mut().find(|key| key.record.id == *id).map(|key| &mut key.record.tier)
+            }
+        };
+        *held.ok_or(StoreError::NotFound { what: to.kind() })? = tier.cloned();
+        kept.log(audit);
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, TokenUser, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-use crate::AddressList;
+use crate::{AddressList, TierEntitlements};
 
 /// The caller of a request, derived from its credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +43,34 @@ pub struct Principal {
     pub expires: Option<UnixNanos>,
     /// The addresses from which the key may be used.
     pub allowed_ips: AddressList,
+    /// What its tiers allow, besides models and limits. `None` if it has no tier.
+    pub tier: Option<Arc<TierEntitlements>>,
+}
+
+impl Principal {
+    /// A principal that nothing restricts, for tests. Panics if an id is not valid.
+    #[cfg(test)]
+    #[allow(clippy::unwrap_used, reason = "for tests")]
+    pub(crate) fn plain(org: &str, project: &str, key: &str) -> Self {
+        Self {
+            org: OrgId::new(org).unwrap(),
+            project: ProjectId::new(project).unwrap(),
+            key: KeyId::new(key).unwrap(),
+            name: "n".to_owned(),
+            user: None,
+            models: ModelAccess::All,
+            endpoints: EndpointAccess::All,
+            regions: Residency::Anywhere,
+            org_regions: Residency::Anywhere,
+            secret_number: 1,
+            limits: RateLimits::default(),
+            project_limits: RateLimits::default(),
+            org_limits: RateLimits::default(),
+            expires: None,
+            allowed_ips: AddressList::default(),
+            tier: None,
+        }
+    }
 }
 
 /// Models that a key may ask for, by the names that callers use (aliases included).
@@ -62,6 +90,19 @@ impl ModelAccess {
         match self {
             Self::All => true,
             Self::Only(models) => models.iter().any(|name| name.as_str() == model),
+        }
+    }
+}
+
+impl ModelAccess {
+    /// Returns the models that both allow.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::All, access) | (access, Self::All) => access.clone(),
+            (Self::Only(models), Self::Only(others)) => {
+                Self::Only(models.intersection(others).cloned().collect())
+            }
         }
     }
 }
@@ -121,6 +162,21 @@ pub struct RateLimits {
     pub tokens_per_minute: Option<u64>,
     /// Requests in flight.
     pub concurrency: Option<u32>,
+}
+
+impl RateLimits {
+    /// Returns the least of each limit.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            [one, other].into_iter().flatten().min()
+        }
+        Self {
+            requests_per_minute: least(self.requests_per_minute, other.requests_per_minute),
+            tokens_per_minute: least(self.tokens_per_minute, other.tokens_per_minute),
+            concurrency: least(self.concurrency, other.concurrency),
+        }
+    }
 }
 
 impl fmt::Display for RateLimits {
@@ -208,23 +264,7 @@ mod tests {
             ),
         ];
         for (models, endpoints, model, endpoint, expected) in rows {
-            let principal = Principal {
-                org: OrgId::new("o").unwrap(),
-                project: ProjectId::new("p").unwrap(),
-                key: KeyId::new("k").unwrap(),
-                name: "n".to_owned(),
-                user: None,
-                models,
-                endpoints,
-                regions: Residency::Anywhere,
-                org_regions: Residency::Anywhere,
-                secret_number: 1,
-                limits: RateLimits::default(),
-                project_limits: RateLimits::default(),
-                org_limits: RateLimits::default(),
-                expires: None,
-                allowed_ips: AddressList::default(),
-            };
+            let principal = Principal { models, endpoints, ..Principal::plain("o", "p", "k") };
             assert_eq!(may_use(&principal, model, endpoint), expected, "{principal:?} {model} {endpoint:?}");
         }
     }

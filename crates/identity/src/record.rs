@@ -1,7 +1,7 @@
 //! Organisations, projects and keys as administrators see them. Holds no secret and no hash of a secret: those stay
 //! between the directory and its store.
 
-use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TierName, UnixNanos};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ pub struct OrgRecord {
     /// When the organisation was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
+    /// Its tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierName>,
 }
 
 /// A project.
@@ -34,6 +37,9 @@ pub struct ProjectRecord {
     /// When the project was created.
     #[serde(with = "headrace_domain::rfc3339")]
     pub created: UnixNanos,
+    /// Its tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierName>,
 }
 
 /// An API key, without its secret.
@@ -79,6 +85,9 @@ pub struct KeyRecord {
     /// When it was last used, to about a minute. `None` if it never was.
     #[serde(default, with = "headrace_domain::rfc3339::option")]
     pub last_used: Option<UnixNanos>,
+    /// Its tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierName>,
 }
 
 const fn first_secret() -> u32 {
@@ -108,6 +117,8 @@ pub struct NewKey {
     pub secret: Option<SecretString>,
     /// Its owner, and the addresses from which it may be used.
     pub details: KeyDetails,
+    /// Its tier.
+    pub tier: Option<TierName>,
 }
 
 impl NewKey {
@@ -124,6 +135,7 @@ impl NewKey {
             expires: None,
             secret: None,
             details: KeyDetails::default(),
+            tier: None,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The interface to the stores that keep identities across restarts. A store keeps records and decides nothing. It may
 //! block on a disk, so it is called only to change things.
 
-use headrace_domain::{KeyId, Residency, UnixNanos};
+use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 
 use crate::{
     AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyHash, KeyRecord, OrgRecord, ProjectRecord,
-    RateLimits, StoreError,
+    RateLimits, StoreError, TierRecord, TierStore,
 };
 
 /// A key as a store keeps it.
@@ -52,6 +52,10 @@ pub struct StoredDirectory {
     pub projects: Vec<ProjectRecord>,
     /// Keys, including revoked and expired ones.
     pub keys: Vec<StoredKey>,
+    /// Tiers, by name.
+    pub tiers: Vec<TierRecord>,
+    /// Tiers that were removed.
+    pub removed_tiers: Vec<TierName>,
     /// Revocations that were noted and are not applied to `keys` yet.
     pub noted: Vec<NotedRevocation>,
 }
@@ -85,7 +89,7 @@ impl std::fmt::Debug for ActLock {
 /// Stores organisations, projects, keys and the audit log.
 ///
 /// Every change is durable when it returns, in one transaction with its audit row. Calls may block.
-pub trait KeyStore: KeyDetailStore {
+pub trait KeyStore: KeyDetailStore + TierStore {
     /// Reads everything in the store.
     fn load_all(&self) -> Result<StoredDirectory, StoreError>;
 

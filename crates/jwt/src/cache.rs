@@ -125,6 +125,7 @@ mod tests {
             org_limits: RateLimits::default(),
             expires: None,
             allowed_ips: AddressList::default(),
+            tier: None,
         };
         let (models, limits) = (ModelAccess::All, RateLimits::default());
         let grant = UserGrant { key, user, org: None, project, models, limits, expires: NOW };

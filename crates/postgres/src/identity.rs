@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headrace_domain::{KeyId, Residency, UnixNanos};
+use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 use headrace_identity::{
     ActLock, AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary, DirectoryChanges, KeyStore,
     NotedRevocation, OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory,
@@ -23,6 +23,7 @@ mod details;
 mod fill;
 mod operators;
 mod rows;
+mod tiers;
 
 use rows::{RowFailure, audit_row, corrupt, hash, json, key, nanos, number, org, project};
 
@@ -133,29 +134,33 @@ impl KeyStore for PostgresKeyStore {
         self.read("loading", LOAD_LIMIT, async |client| {
             let seen = [(&seen as _, Type::INT8)];
             // All are sent at once, and read one snapshot.
-            let (begun, changes, orgs, projects, keys, ended) = tokio::join!(
+            let (begun, changes, orgs, projects, keys, tiers, ended) = tokio::join!(
                 client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
                 client.query_typed_one(CHANGES, &[]),
                 client.query_typed(
-                    "SELECT id, limits, regions, created FROM headrace.orgs WHERE changed > $1 ORDER BY position",
+                    "SELECT id, limits, regions, created, tier FROM headrace.orgs WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
                 client.query_typed(
-                    "SELECT id, org, limits, created FROM headrace.projects WHERE changed > $1 ORDER BY position",
+                    "SELECT id, org, limits, created, tier FROM headrace.projects WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
                 client.query_typed(
                     "SELECT id, hash, number, former, until, org, project, name, hint, models, endpoints, limits, regions, created, \
-                     expires, revoked, details, used \
+                     expires, revoked, details, used, tier \
                      FROM headrace.keys LEFT JOIN headrace.key_uses ON key_uses.key = keys.id \
                      WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
+                client.query_typed(tiers::CHANGED_TIERS, &seen),
                 client.batch_execute("COMMIT"),
             );
             begun?;
             ended?;
+            let (tiers, removed_tiers) = tiers::split(&tiers?)?;
             let records = StoredDirectory {
+                tiers,
+                removed_tiers,
                 orgs: orgs?.iter().map(org).collect::<Result<_, _>>()?,
                 projects: projects?.iter().map(project).collect::<Result<_, _>>()?,
                 keys: keys?.iter().map(key).collect::<Result<_, _>>()?,
@@ -372,9 +377,15 @@ async fn put_org(client: &Client, org: &OrgRecord) -> Result<(), RowFailure> {
     let created = nanos(org.created)?;
     client
         .execute_typed(
-            "INSERT INTO headrace.orgs (id, limits, regions, created) VALUES ($1, $2, $3, $4) \
+            "INSERT INTO headrace.orgs (id, limits, regions, created, tier) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (id) DO UPDATE SET limits = excluded.limits, regions = excluded.regions",
-            &[(&id, Type::TEXT), (&limits, Type::TEXT), (&regions, Type::TEXT), (&created, Type::INT8)],
+            &[
+                (&id, Type::TEXT),
+                (&limits, Type::TEXT),
+                (&regions, Type::TEXT),
+                (&created, Type::INT8),
+                (&org.tier.as_ref().map(TierName::as_str), Type::TEXT),
+            ],
         )
         .await?;
     Ok(())
@@ -389,9 +400,15 @@ async fn put_project(client: &Client, project: &ProjectRecord) -> Result<(), Row
     }
     let written = client
         .execute_typed(
-            "INSERT INTO headrace.projects (id, org, limits, created) VALUES ($1, $2, $3, $4) \
+            "INSERT INTO headrace.projects (id, org, limits, created, tier) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE projects.org = excluded.org",
-            &[(&id, Type::TEXT), (&org, Type::TEXT), (&limits, Type::TEXT), (&created, Type::INT8)],
+            &[
+                (&id, Type::TEXT),
+                (&org, Type::TEXT),
+                (&limits, Type::TEXT),
+                (&created, Type::INT8),
+                (&project.tier.as_ref().map(TierName::as_str), Type::TEXT),
+            ],
         )
         .await?;
     if written == 0 {
@@ -417,8 +434,8 @@ async fn add_key(client: &Client, key: &StoredKey) -> Result<(), RowFailure> {
     client
         .execute_typed(
             "INSERT INTO headrace.keys (id, hash, org, project, name, hint, models, endpoints, limits, regions, \
-             created, expires, revoked, number, former, until, details) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
+             created, expires, revoked, number, former, until, details, tier) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",
             &[
                 (&id, Type::TEXT),
                 (&hash, Type::BYTEA),
@@ -437,6 +454,7 @@ async fn add_key(client: &Client, key: &StoredKey) -> Result<(), RowFailure> {
                 (&former, Type::BYTEA),
                 (&until, Type::INT8),
                 (&details, Type::TEXT),
+                (&record.tier.as_ref().map(TierName::as_str), Type::TEXT),
             ],
         )
         .await?;

@@ -67,7 +67,8 @@ CREATE TABLE headrace.orgs (
     id       text   PRIMARY KEY,
     limits   text   NOT NULL,
     regions  text   NOT NULL,
-    created  bigint NOT NULL
+    created  bigint NOT NULL,
+    tier     text
 );
 CREATE INDEX changed_orgs ON headrace.orgs (changed);
 CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.orgs
@@ -79,6 +80,7 @@ CREATE TABLE headrace.projects (
     org      text   NOT NULL REFERENCES headrace.orgs (id),
     limits   text   NOT NULL,
     created  bigint NOT NULL,
+    tier     text,
     UNIQUE (id, org)
 );
 CREATE INDEX changed_projects ON headrace.projects (changed);
@@ -105,10 +107,21 @@ CREATE TABLE headrace.keys (
     expires   bigint,
     revoked   bigint,
     details   text   NOT NULL DEFAULT '{}',
+    tier      text,
     FOREIGN KEY (project, org) REFERENCES headrace.projects (id, org)
 );
 CREATE INDEX changed_keys ON headrace.keys (changed);
 CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.keys
+    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
+CREATE TABLE headrace.tiers (
+    changed bigint NOT NULL,
+    name    text   PRIMARY KEY,
+    -- Null if the tier was removed.
+    rules   text,
+    created bigint NOT NULL
+);
+CREATE INDEX changed_tiers ON headrace.tiers (changed);
+CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.tiers
     FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
 -- No trigger: a use is no change that gateways load.
 CREATE TABLE headrace.key_uses (

@@ -9,10 +9,11 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock, UnixNanos};
+use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock, TierName, UnixNanos};
 use headrace_identity::{
     AddressList, AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyChange,
-    KeyStore as _, NewKey, Operators, RateLimits, Revocation, Role, SecretString, StoreError,
+    KeyStore as _, NewKey, Operators, RateLimits, Revocation, Role, SecretString, StoreError, TierHolder,
+    TierRules,
 };
 use headrace_postgres::{PostgresKeyStore, PostgresSecrets, PostgresUrl, SetupLock};
 
@@ -106,6 +107,37 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
         operators_there.refresh().unwrap();
         assert_eq!(operators_there.authenticate(operator_key.expose_secret()).unwrap().id, operator.id);
 
+        // Tiers, their rules and their assignments reach the other gateway, and so does a removal.
+        let basic = TierName::new("basic").unwrap();
+        let rules = |tokens| TierRules { max_context_tokens: Some(tokens), ..TierRules::default() };
+        let project_of = TierHolder::Project(project.clone());
+        here.create_tier(basic.clone(), rules(10), "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        there.assign_tier(&project_of, Some(&basic), "test", now).unwrap();
+        let context = |gateway: &Directory| {
+            let principal = gateway.authenticate(third.expose_secret(), now).unwrap();
+            principal.tier.as_deref().and_then(|tiers| tiers.context.clone()).map(|bound| bound.tokens)
+        };
+        assert_eq!((context(&there), context(&here)), (Some(10), None));
+        // A gateway that did not load the assignment yet cannot remove the tier.
+        let refused = here.remove_tier(&basic, "test", now).unwrap_err();
+        assert!(matches!(refused, IdentityError::TierInUse { .. }), "{refused}");
+        assert!(here.refresh().unwrap());
+        assert_eq!(context(&here), Some(10));
+        here.change_tier(&basic, rules(20), "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        assert_eq!((context(&there), context(&open(&url).1)), (Some(20), Some(20)));
+        there.assign_tier(&project_of, None, "test", now).unwrap();
+        assert!(here.refresh().unwrap());
+        here.remove_tier(&basic, "test", now).unwrap();
+        let late = there.assign_tier(&project_of, Some(&basic), "test", now).unwrap_err();
+        assert!(matches!(late, IdentityError::Store(StoreError::NotFound { what: "tier" })), "{late}");
+        assert!(there.refresh().unwrap());
+        assert_eq!((there.tiers(), open(&url).1.tiers(), context(&there)), (Vec::new(), Vec::new(), None));
+        here.create_tier(basic.clone(), rules(30), "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        assert_eq!(there.tier(&basic).map(|tier| tier.rules), Some(rules(30)), "the name is free again");
+
         // Both write at once.
         std::thread::scope(|scope| {
             for (directory, name) in [(&here, "a"), (&there, "b")] {
@@ -121,7 +153,7 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
         here.refresh().unwrap();
         assert_eq!(here.list().len(), 42);
         let end = here.verify_audit().unwrap();
-        assert_eq!((end.rows, end), (51, there.verify_audit().unwrap()));
+        assert_eq!((end.rows, end), (57, there.verify_audit().unwrap()));
         assert_eq!(here.audit_of("key.create", None, 100).unwrap().len(), 42);
 
         let row = here.announce(&store.audit(0, 1).unwrap()[0].entry, "an act").unwrap();

@@ -16,6 +16,6 @@ pub use reply::{
 };
 pub use request::{
     ALLOWABLE, BodyEdits, GEO, ResponseState, SoFar, TIER, as_chat, beginning, can_resume, edited,
-    extras_of_betas, first_media, form_asked, model_named, opening, place_of, response_state, resumed, skim,
-    skim_question, texts, translated, user_named,
+    extras_of_betas, first_media, form_asked, model_named, opening, place_of, reasoning_asked,
+    response_state, resumed, skim, skim_question, texts, translated, user_named,
 };

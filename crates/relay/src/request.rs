@@ -28,6 +28,7 @@ mod read_chat;
 mod read_chat_messages;
 mod read_messages;
 mod read_messages_turns;
+mod reasoning;
 #[cfg(test)]
 mod refusal_tests;
 mod requested_format;
@@ -55,6 +56,7 @@ pub use guard::{ALLOWABLE, GEO, TIER, extras_of_betas};
 pub use media::first_media;
 pub use opening::{opening, user_named};
 pub use ours::{ResponseState, response_state};
+pub use reasoning::reasoning_asked;
 pub use requested_format::form_asked;
 pub use resume::{SoFar, can_resume, resumed};
 pub use skim::{skim, skim_question};

@@ -293,6 +293,7 @@ impl ShadowCopy {
             limits: RateLimits::default(),
             project_limits: RateLimits::default(),
             org_limits: RateLimits::default(),
+            tier: None,
             ..(*principal).clone()
         };
         let caller = CallerInfo {

@@ -138,6 +138,7 @@ impl FirstSetup<'_> {
             expires: None,
             secret: secret.map(|secret| SecretText::new(secret.expose_secret().to_owned())),
             details: KeyDetails::default(),
+            tier: None,
         };
         match self.execute(name, create)? {
             AdminReply::KeyCreated { secret, .. } => Ok(secret),

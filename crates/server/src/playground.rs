@@ -45,7 +45,11 @@ impl PlaygroundCaller for PlaygroundRunner {
         body: Bytes,
     ) -> Pin<Box<dyn Future<Output = PlaygroundAnswer> + Send>> {
         let (gateway, clock) = (self.gateway.upgrade(), Arc::clone(&self.clock));
-        let principal = self.directory.org(&project.org).and_then(|org| principal(project, &org, operator));
+        let principal = self.directory.org(&project.org).and_then(|org| {
+            let mut principal = principal(project, &org, operator)?;
+            self.directory.apply_tiers(&mut principal).ok()?;
+            Some(principal)
+        });
         Box::pin(async move {
             let (Some(gateway), Some(principal)) = (gateway, principal) else { return stopping() };
             let principal = Arc::new(principal);
@@ -64,7 +68,7 @@ impl PlaygroundCaller for PlaygroundRunner {
     }
 }
 
-/// The principal of the call: the project, named after the operator. Only the limits of project and organisation apply.
+/// The principal of the call: the project, named after the operator. Only the limits and tiers of project and organisation apply.
 fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord) -> Option<Principal> {
     Some(Principal {
         org: project.org,
@@ -82,6 +86,7 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
         org_limits: org.limits,
         expires: None,
         allowed_ips: AddressList::default(),
+        tier: None,
     })
 }
 

@@ -28,6 +28,8 @@ mod reserve;
 
 mod rows;
 
+mod tiers;
+
 use changes::{OF_KEY, OF_ORG, add_key, pin, put_org, put_project, put_rotation};
 use details::RESTRICTED;
 use reserve::RevocationReserve;
@@ -130,11 +132,12 @@ CREATE TABLE IF NOT EXISTS operators (
     revoked INTEGER
 ) STRICT;
 ";
-/// Keys with the secrets before their last rotation, their details and last uses.
-const KEYS: &str = "SELECT keys.*, rotations.number, rotations.former, rotations.until, details, used FROM keys \
+/// Keys with the secrets before their last rotation, their details, last uses and tiers.
+const KEYS: &str = "SELECT keys.*, rotations.number, rotations.former, rotations.until, details, used, tier FROM keys \
                     LEFT JOIN rotations ON rotations.key = keys.id \
                     LEFT JOIN key_details ON key_details.key = keys.id \
-                    LEFT JOIN key_uses ON key_uses.key = keys.id ORDER BY keys.rowid";
+                    LEFT JOIN key_uses ON key_uses.key = keys.id \
+                    LEFT JOIN tier_of ON tier_of.kind = 'key' AND tier_of.id = keys.id ORDER BY keys.rowid";
 /// Rows of the audit log that are read at a time during verification.
 const VERIFY_PAGE: usize = 1_000;
 
@@ -159,7 +162,8 @@ impl SqliteKeyStore {
         let mut database = database.map_err(|error| RowFailure::from(error).while_doing("opening"))?;
         let added = database.write(async |connection| {
             sqlx::raw_sql(ADDITIONS).execute(&mut *connection).await?;
-            sqlx::raw_sql(details::TABLES).execute(connection).await?;
+            sqlx::raw_sql(details::TABLES).execute(&mut *connection).await?;
+            sqlx::raw_sql(tiers::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
@@ -241,6 +245,7 @@ impl KeyStore for SqliteKeyStore {
             {
                 pinned(&row, &mut all)?;
             }
+            tiers::load(connection, &mut all).await?;
             Ok(all)
         })
     }

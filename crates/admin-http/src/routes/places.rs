@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use headrace_admin::{AdminCommand, AdminReply, SecretText};
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Region};
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Region, TierName};
 use headrace_identity::{
     AddressList, EndpointAccess, KeyChange, KeyDetails, KeyRecord, ModelAccess, OrgRecord, ProjectRecord,
     Revocation,
@@ -32,12 +32,20 @@ pub(crate) struct Org {
     /// The regions in which its calls may run. `null` if they may run anywhere.
     regions: Option<Vec<String>>,
     created: Time,
+    /// Its tier.
+    tier: Option<String>,
 }
 
 impl From<OrgRecord> for Org {
     fn from(of: OrgRecord) -> Self {
-        let OrgRecord { id, limits, regions: pins, created } = of;
-        Self { id: id.to_string(), limits: limits.into(), regions: regions(pins), created: Time(created) }
+        let OrgRecord { id, limits, regions: pins, created, tier } = of;
+        Self {
+            id: id.to_string(),
+            limits: limits.into(),
+            regions: regions(pins),
+            created: Time(created),
+            tier: tier.map(String::from),
+        }
     }
 }
 
@@ -50,12 +58,20 @@ pub(crate) struct Project {
     /// The limits that all its keys share.
     limits: Limits,
     created: Time,
+    /// Its tier.
+    tier: Option<String>,
 }
 
 impl From<ProjectRecord> for Project {
     fn from(of: ProjectRecord) -> Self {
-        let ProjectRecord { id, org, limits, created } = of;
-        Self { id: id.to_string(), org: org.to_string(), limits: limits.into(), created: Time(created) }
+        let ProjectRecord { id, org, limits, created, tier } = of;
+        Self {
+            id: id.to_string(),
+            org: org.to_string(),
+            limits: limits.into(),
+            created: Time(created),
+            tier: tier.map(String::from),
+        }
     }
 }
 
@@ -86,6 +102,8 @@ pub(crate) struct Key {
     allowed_ips: Vec<String>,
     /// When the key was last used, to about a minute.
     last_used: Option<Time>,
+    /// Its tier.
+    tier: Option<String>,
 }
 
 impl From<KeyRecord> for Key {
@@ -115,6 +133,7 @@ impl From<KeyRecord> for Key {
             owner: of.details.owner,
             allowed_ips: of.details.allowed_ips.ranges().iter().map(ToString::to_string).collect(),
             last_used: of.last_used.map(Time),
+            tier: of.tier.map(String::from),
         }
     }
 }
@@ -211,6 +230,9 @@ pub(crate) struct NewKey {
     /// The addresses from which the key may be used. If absent, it may be used from every address.
     #[schemars(with = "Option<Vec<AddressText>>")]
     allowed_ips: Option<AddressList>,
+    /// The key's tier.
+    #[schemars(with = "Option<Name>")]
+    tier: Option<TierName>,
 }
 
 /// An endpoint in the access list of a key.
@@ -423,6 +445,7 @@ pub(crate) async fn create_key(
         expires: new.expires.map(|Time(at)| at),
         secret: None::<SecretText>,
         details: KeyDetails { owner: new.owner, allowed_ips: new.allowed_ips.unwrap_or_default() },
+        tier: new.tier,
     };
     match app.run(&who, create).await? {
         AdminReply::KeyCreated { key, secret, unserved } => {

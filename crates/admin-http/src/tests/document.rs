@@ -10,6 +10,7 @@ use super::*;
 const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /operators/{id}", "o"),
     ("DELETE /session", "oabdv"),
+    ("DELETE /tiers/{id}", "oa"),
     ("GET /audit", "oa"),
     ("GET /cache", "oabdv"),
     ("GET /checkpoints", "oa"),
@@ -42,6 +43,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /shadow", "oab"),
     ("GET /statement", "oab"),
     ("GET /status", "oabdv"),
+    ("GET /tiers", "oabdv"),
     ("GET /upstreams", "oabdv"),
     ("GET /usage", "oabdv"),
     ("PATCH /keys/{id}", "oad"),
@@ -68,10 +70,15 @@ const EXPECTED: &[(&str, &str)] = &[
     ("POST /reload", "oa"),
     ("POST /routes/{name}/resume", "oa"),
     ("POST /session", "oabdv-"),
+    ("POST /tiers", "oa"),
     ("POST /upstreams/{name}/drain", "oa"),
     ("POST /upstreams/{name}/probe", "oa"),
     ("POST /upstreams/{name}/resume", "oa"),
+    ("PUT /keys/{id}/tier", "oa"),
+    ("PUT /orgs/{id}/tier", "oa"),
     ("PUT /projects/{id}/budget", "oab"),
+    ("PUT /projects/{id}/tier", "oa"),
+    ("PUT /tiers/{id}", "oa"),
 ];
 
 /// Every route of the router, such as `GET /status`, from the generated document.
@@ -221,6 +228,7 @@ commands! {
     SetOrgRegions => "PATCH /orgs/{id}";
     SetKeyRegions => "PATCH /keys/{id}";
     SetKeyLimits => "PATCH /keys/{id}";
+    Tiers => "GET /tiers" | "POST /tiers" | "PUT /tiers/{id}" | "DELETE /tiers/{id}" | "PUT /orgs/{id}/tier" | "PUT /projects/{id}/tier" | "PUT /keys/{id}/tier";
     ChangeKey => "PATCH /keys/{id}";
     SetProjectLimits => "PATCH /projects/{id}";
     GrantCredit => "POST /projects/{id}/credit";

@@ -52,6 +52,7 @@ fn over_socket(dir: PathBuf) {
         expires: None,
         secret: None,
         details: KeyDetails::default(),
+        tier: None,
     };
     let reply = call(&dir, &create_key).unwrap();
     assert!(matches!(reply, AdminReply::KeyCreated { .. }));

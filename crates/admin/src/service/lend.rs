@@ -51,6 +51,7 @@ impl AdminService {
             expires: Some(ends),
             secret: None,
             details: KeyDetails::default(),
+            tier: None,
         };
         let AdminReply::KeyCreated { key, secret, .. } = self.create_key(create, actor, now)? else {
             return Err(AdminError::new(AdminCode::Internal, "no key came of it", ""));

@@ -76,6 +76,7 @@ fn create_key(name: &str) -> AdminCommand {
         expires: None,
         secret: None,
         details: KeyDetails::default(),
+        tier: None,
     }
 }
 
@@ -366,6 +367,7 @@ fn organisations_and_keys_are_pinned_and_it_is_told_whom_that_narrows() {
         expires: None,
         secret: None,
         details: KeyDetails::default(),
+        tier: None,
     };
     assert_eq!(run(&service, wide).unwrap_err().code.name(), "widens");
     let there = AdminCommand::CreateOrg { id: org("pinned"), limits: None, regions: only("ch") };

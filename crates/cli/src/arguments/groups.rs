@@ -33,6 +33,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
             "keys",
             "orgs",
             "projects",
+            "tiers",
             "credit",
             "budget",
             "ledger",

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId};
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, TierName};
 use headrace_identity::AddressRange;
 
 use super::shared::{LimitFlags, NewRegions, RegionFlags, ServerArgs, duration};
@@ -51,6 +51,9 @@ pub(crate) enum KeysCommand {
         /// Address or network from which the key may be used [default: every address]
         #[arg(long, value_name = "RANGE,…", value_delimiter = ',')]
         allow_ip: Vec<AddressRange>,
+        /// Tier of the key
+        #[arg(long)]
+        tier: Option<TierName>,
     },
     /// List keys, without their secrets
     List {

@@ -26,6 +26,7 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
             regions,
             owner,
             allow_ip,
+            tier,
         } => {
             let allowed_ips = match AddressList::new(allow_ip) {
                 Ok(list) => list,
@@ -45,6 +46,7 @@ pub(crate) fn run(args: KeysArgs) -> ExitCode {
                 expires: expires.map(|after| SystemClock::new().now().after(after)),
                 secret,
                 details: KeyDetails { owner, allowed_ips },
+                tier,
             };
             execute(&args.at, command, created)
         }
@@ -135,12 +137,13 @@ fn rotated(reply: AdminReply) -> String {
     )
 }
 
-/// Lines about a key's owner and addresses. Empty if it has neither.
+/// Lines about a key's owner, addresses and tier. Empty if it has none.
 fn details(key: &KeyRecord) -> String {
     let KeyDetails { owner, allowed_ips } = &key.details;
     let owner = owner.as_ref().map(|owner| format!("  owner    {owner}\n"));
     let from = Some(allowed_ips).filter(|list| !list.is_empty()).map(|list| format!("  from     {list}\n"));
-    owner.into_iter().chain(from).collect()
+    let tier = key.tier.as_ref().map(|tier| format!("  tier     {tier}\n"));
+    owner.into_iter().chain(from).chain(tier).collect()
 }
 
 /// A warning about models that the key may use but that are not served now.
@@ -165,6 +168,7 @@ fn list(reply: AdminReply) -> String {
         "name",
         "project",
         "ends in",
+        "tier",
         "owner",
         "created",
         "last used",
@@ -192,6 +196,7 @@ fn row(key: KeyRecord) -> Vec<String> {
         key.name,
         key.project.to_string(),
         if key.hint.is_empty() { "–".to_owned() } else { format!("…{}", key.hint) },
+        key.tier.map_or_else(|| "–".to_owned(), |tier| tier.to_string()),
         key.details.owner.unwrap_or_else(|| "–".to_owned()),
         time(Some(key.created)),
         key.last_used.map_or_else(|| "never".to_owned(), |at| time(Some(at))),

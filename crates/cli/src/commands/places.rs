@@ -52,16 +52,18 @@ fn describe(reply: AdminReply) -> String {
             let rows = orgs.into_iter();
             let rows = rows.map(|org| {
                 let limits = org.limits.to_string();
-                vec![org.id.to_string(), time(Some(org.created)), limits, org.regions.to_string()]
+                let tier = org.tier.map_or_else(|| "–".to_owned(), String::from);
+                vec![org.id.to_string(), time(Some(org.created)), limits, org.regions.to_string(), tier]
             });
-            output::table(&["organisation", "created", "limits", "regions"], rows.collect())
+            output::table(&["organisation", "created", "limits", "regions", "tier"], rows.collect())
         }
         AdminReply::Projects(projects) => {
             let rows = projects.into_iter().map(|project| {
                 let (id, org) = (project.id.to_string(), project.org.to_string());
-                vec![id, org, time(Some(project.created)), project.limits.to_string()]
+                let tier = project.tier.map_or_else(|| "–".to_owned(), String::from);
+                vec![id, org, time(Some(project.created)), project.limits.to_string(), tier]
             });
-            output::table(&["project", "organisation", "created", "limits"], rows.collect())
+            output::table(&["project", "organisation", "created", "limits", "tier"], rows.collect())
         }
         other => unexpected(&other),
     }

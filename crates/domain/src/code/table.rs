@@ -227,6 +227,10 @@ codes! {
     EndpointNotEntitled "endpoint_not_entitled" Authorize (403 Permission)
         "This key may not call this endpoint."
         "Ask for a key that may call this endpoint, or use another endpoint.";
+    ReasoningNotEntitled "reasoning_not_entitled" Authorize (403 Permission)
+        "The tier of this key does not allow reasoning, and the call asks for it."
+        "Leave out the field that the message names, or ask the operator for another tier. Operators: \
+         `headrace tiers change TIER` without `--no-reasoning`, or `headrace tiers assign`.";
     ModelNotFound "model_not_found" Route (404 NotFound)
         "The model does not exist, or this key may not use it. Both get the same answer."
         "`GET /v1/models` lists the models that you may use. A model name is never read as a path.";
@@ -338,6 +342,10 @@ codes! {
         "The prompt and the answer together exceed the context window, or can never fit the engine's KV cache."
         "Shorten the prompt or lower `max_tokens`. The message has the counts: the prompt's tokens, `max_tokens`, the \
          window, and the maximum that would fit.";
+    TierLengthExceeded "tier_length_exceeded" Render (403 Permission)
+        "The prompt or its answer is longer than the tier of this key allows."
+        "Shorten the prompt or ask for fewer tokens, within the bound that the message names. Operators: \
+         `headrace tiers change TIER --max-context-tokens N` or `--max-output-tokens N`, or `headrace tiers assign`.";
     EmptyPrompt "empty_prompt" Parse (400 InvalidRequest)
         "The prompt or text is empty, or contains only white space and invisible characters."
         "Send a text with at least one visible character, or remove the text. An empty message gets `empty_string`.";

@@ -78,6 +78,10 @@ causes! {
         "there is no project `shop`" "headrace projects list, or headrace projects create ID --org ORG";
     UnknownKey Asker "An id of another server, or a secret instead of the id."
         "there is no key `key_7f3a2b`" "headrace keys list";
+    UnknownTier Asker "A misspelt name, or a tier that was removed."
+        "there is no tier `basic`" "headrace tiers list, or headrace tiers create NAME";
+    TierInUse Asker "The tier is still assigned to an organisation, a project or a key, perhaps a revoked one."
+        "tier `basic` is assigned to project `red`, and cannot be removed before it is assigned to none" "headrace tiers unassign";
     UnknownOperator Asker "A name instead of the id, or an operator who was revoked."
         "there is no operator `op_9c41d0`" "headrace operators list";
     UnknownModel Asker "A name without a model, or an alias of several models."

@@ -148,6 +148,8 @@ causes! {
 
     EndpointNotEntitled KeyOwner "The key was created for other endpoints."
         "This API key may not call the endpoint `chat.completions`. Ask for a key that may, or use another endpoint.";
+    ReasoningNotEntitled Operator "A client that always sends a reasoning effort, with a key whose tier does not allow reasoning."
+        "Tier `basic` of this key does not allow reasoning. Leave out `reasoning_effort`, or ask the operator for another tier." "reasoning_effort";
     ModelNotFound Both "A misspelt name, an alias that is not configured here, or a model that the key may not use."
         "The model `gpt-5` does not exist here. `GET /v1/models` lists those that you may use." "model";
     RegionNotAllowed Operator "The organisation or the key is pinned to regions, and no server in these regions serves the model."
@@ -210,6 +212,8 @@ causes! {
         "`messages[0].content[1].image_url.url`: the model's server may not be handed this address. Send the data itself (`data:`). Operators: `urls` of the upstream." "messages[0].content[1].image_url.url";
     ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that does not fit."
         "The prompt has 9 tokens and `max_tokens` asks for 100000 more; the context window of `headrace-demo` is 2048 tokens. Ask for at most 2039, or shorten the prompt." "max_tokens";
+    TierLengthExceeded Operator "A long conversation, or a `max_tokens` that was copied from another deployment."
+        "Tier `basic` allows 4096 tokens of prompt and answer together, and the prompt has 5000 tokens. Shorten the prompt.";
     EmptyPrompt Caller "A variable that was empty when the prompt was built."
         "`prompt`: it is empty, or holds only white space and characters that are not visible; send a text with at least one visible character, or leave it out (nothing was charged)" "prompt";
     WrongKindOfModel Caller "An embedding model at a chat endpoint, or the reverse."

@@ -2,8 +2,9 @@
 
 use headrace_call_state::Rejection;
 use headrace_catalog::{Catalog, similar_name};
-use headrace_domain::{Code, Stage};
+use headrace_domain::{Call, Code, Endpoint, Prompt, ReasoningOptions, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
+use headrace_relay::reasoning_asked;
 
 use crate::request_context::RequestContext;
 use crate::state::{AuthorizedCall, ParsedCall};
@@ -31,9 +32,41 @@ impl ParsedCall {
                 return Err(rejection);
             }
         };
+        may_reason(&principal, &call)?;
         context.end_stage(Stage::Authorize);
         Ok(AuthorizedCall { principal, call, taken, catalog, asked, model })
     }
+}
+
+/// Rejects a call that asks for reasoning, if a tier of its caller does not allow it.
+fn may_reason(principal: &Principal, call: &Call) -> Result<(), Rejection> {
+    let Some(tier) = principal.tier.as_deref().and_then(|tiers| tiers.no_reasoning.as_ref()) else {
+        return Ok(());
+    };
+    let Some(field) = reasoning_field(call) else { return Ok(()) };
+    let message = format!(
+        "Tier `{tier}` of this key does not allow reasoning. Leave out `{field}`, or ask the operator for another tier."
+    );
+    Err(Rejection::new(Code::ReasoningNotEntitled, message).with_param(field))
+}
+
+/// The field by which a call asks for reasoning. `None` if it does not ask.
+fn reasoning_field(call: &Call) -> Option<&'static str> {
+    if let Prompt::Relayed(relayed) = &call.prompt {
+        return reasoning_asked(&relayed.body);
+    }
+    let ReasoningOptions { enabled, effort, budget_tokens, hidden: _ } = &call.reasoning;
+    let asks_effort = effort.as_deref().is_some_and(|effort| effort != "none");
+    if !asks_effort && budget_tokens.is_none() && *enabled != Some(true) {
+        return None;
+    }
+    Some(match (call.endpoint, asks_effort) {
+        (Endpoint::Messages, true) if budget_tokens.is_none() => "output_config.effort",
+        (Endpoint::Messages, _) => "thinking",
+        (Endpoint::Responses, true) => "reasoning.effort",
+        (_, true) => "reasoning_effort",
+        (_, false) => "chat_template_kwargs",
+    })
 }
 
 /// Most characters that are recorded of a name that matches no model.
@@ -56,6 +89,10 @@ pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Cata
     let mut rejection = unknown_model(name);
     if let Some(meant) = similar_name(name, principal, catalog) {
         rejection.message.push_str(&format!(" Did you mean `{meant}`?"));
+    }
+    // Also said of models that do not exist, so that it does not reveal which do.
+    if let Some(tier) = principal.tier.as_deref().and_then(|tiers| tiers.models.as_ref()) {
+        rejection.message.push_str(&format!(" Tier `{tier}` of this key allows only some models."));
     }
     rejection
 }

@@ -14,7 +14,7 @@ use headrace_domain::{
 use headrace_engine_api::{SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
 use headrace_grammar::FormOwner;
-use headrace_identity::Principal;
+use headrace_identity::{Principal, TierEntitlements};
 use headrace_prompt::RenderOptions;
 use headrace_render::{
     ReusedHistory, cache_pins, check_supported, compile_grammar, could_fit, encode_conversation,
@@ -34,6 +34,7 @@ use crate::state::{
 
 use reread::{RereadCall, read_for};
 use screen::{RelayScreen, ScreenClearance};
+use tier_length::answer_tokens;
 
 pub(crate) mod estimate;
 
@@ -43,6 +44,7 @@ mod reread;
 pub(crate) mod screen;
 
 pub(crate) mod shorten;
+mod tier_length;
 
 use estimate::MemoryEstimate;
 pub(crate) use messages::likely_tokens;
@@ -112,6 +114,7 @@ impl CallTerms {
             weight: catalog.weight(&principal.org),
             keeps_words: residency.allows(gateway.config().region.as_ref()),
             residency,
+            tiers: principal.tier.clone(),
             catalog,
             memory,
         }
@@ -264,7 +267,8 @@ async fn prepare(
     may_spell(model, &call, terms.memory.key())?;
     let RenderAttempt { call, turn, outcome } = encode(gateway, terms, model, call, salt, turn).await?;
     let outcome = outcome.and_then(|EncodedCall { rendered, form_ns, kept_answers }| {
-        let sampling = sampling(gateway, model, &call, &rendered, context.drawn_bits())?;
+        let tiers = terms.tiers.as_deref();
+        let sampling = sampling(gateway, model, &call, &rendered, (tiers, context.drawn_bits()))?;
         Ok(PreparedCall { rendered, sampling, salt, form_ns, kept_answers })
     });
     Ok(RenderAttempt { call, turn, outcome })
@@ -285,7 +289,7 @@ async fn encode(
         generated_ids: Arc::clone(gateway.kept_ids()),
         salt,
         memory: Arc::clone(&terms.memory),
-        most_answer_tokens: messages::bound(gateway, model),
+        most_answer_tokens: messages::bound(gateway, model).min(likely_room(terms, &call)),
         limits: gateway.config().wire.clone(),
         now: gateway.parts().clock.now(),
         tenant: terms.tenant.0,
@@ -304,6 +308,13 @@ async fn encode(
         RenderAttempt { call, turn, outcome }
     });
     encoding.await.map_err(|_| rendering_failed("the rendering was stopped"))
+}
+
+/// The longest answer that the caller's tiers allow for a relayed call that names no bound, by an estimate of its prompt.
+/// Stage `render` rejects a call without room later.
+fn likely_room(terms: &CallTerms, call: &Call) -> u32 {
+    let Prompt::Relayed(relayed) = &call.prompt else { return u32::MAX };
+    answer_tokens(terms.tiers.as_deref(), likely_tokens(relayed), None).unwrap_or(u32::MAX)
 }
 
 /// What encoding a call for a model needs.
@@ -468,27 +479,35 @@ fn sampling(
     model: &ServedModel,
     call: &Call,
     rendered: &RenderedInput,
-    request_bits: u128,
+    (tiers, request_bits): (Option<&TierEntitlements>, u128),
 ) -> Result<Sampling, Rejection> {
+    let longest = rendered.prompts().map_or(0, EnginePrompts::longest);
     match &model.backend {
         Backend::Tokens(backend) => {
-            let longest = rendered.prompts().map_or(0, EnginePrompts::longest);
-            resolve(gateway, model, backend, call, longest, request_bits)
+            let most = answer_tokens(tiers, longest as u64, call.sampling.max_tokens)?;
+            resolve(gateway, model, backend, call, (longest, most), request_bits)
         }
         // An encoder samples nothing.
-        Backend::Vectors(_) => Ok(call.sampling.resolve(&SamplingDefaults::default(), 0, 0)),
-        Backend::Messages(_) => Ok(messages::resolve(gateway, model, call)),
+        Backend::Vectors(_) => {
+            answer_tokens(tiers, longest as u64, Some(0))?;
+            Ok(call.sampling.resolve(&SamplingDefaults::default(), 0, 0))
+        }
+        Backend::Messages(_) => {
+            let prompt = rendered.messages().map_or(0, |messages| messages.likely_prompt_tokens);
+            let most = answer_tokens(tiers, prompt, call.sampling.max_tokens)?;
+            Ok(messages::resolve(gateway, model, call, most))
+        }
     }
 }
 
 /// Fills in what the caller left open and checks it against the model's window and vocabulary. The longest prompt has
-/// `longest` tokens.
+/// `longest` tokens, and the caller's tiers allow answers of `most` tokens.
 fn resolve(
     gateway: &Gateway,
     model: &ServedModel,
     backend: &TokenBackend,
     call: &Call,
-    longest: usize,
+    (longest, most): (usize, u32),
     request_bits: u128,
 ) -> Result<Sampling, Rejection> {
     let window = backend.capabilities.context_window;
@@ -508,7 +527,7 @@ fn resolve(
             return Err(Rejection::new(Code::ContextLengthExceeded, message).with_param("max_tokens"));
         }
         Some(asked) => asked,
-        None => model.default_max_tokens.unwrap_or(gateway.config().default_max_tokens).min(room),
+        None => model.default_max_tokens.unwrap_or(gateway.config().default_max_tokens).min(room).min(most),
     };
     if call.sampling.min_tokens > max_tokens {
         let message = format!(

@@ -62,7 +62,7 @@ impl Directory {
         }
         let org = records.orgs.get(&found.org);
         let org = org.ok_or_else(|| IdentityError::UnknownOrg(found.org.clone()))?;
-        Ok(Principal {
+        let mut principal = Principal {
             org: org.id.clone(),
             project: found.id.clone(),
             key: key.clone(),
@@ -78,7 +78,10 @@ impl Directory {
             org_limits: org.limits,
             expires: Some(*expires),
             allowed_ips: AddressList::default(),
-        })
+            tier: None,
+        };
+        records.assigned_tiers(&principal, None)?.narrow(&mut principal);
+        Ok(principal)
     }
 
     /// A number that grows with each change of organisations, projects and keys that a principal depends on. Read it

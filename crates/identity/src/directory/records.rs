@@ -8,12 +8,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
 use arc_swap::{ArcSwap, Guard};
-use headrace_domain::{KeyId, OrgId, ProjectId, Residency};
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TierName};
 
 use crate::key_use::KeyUseClock;
 use crate::{
     IdentityError, KeyHash, KeyRecord, NotedRevocation, OrgRecord, Principal, ProjectRecord, StoreError,
-    StoredDirectory, StoredKey,
+    StoredDirectory, StoredKey, TierRecord,
 };
 
 /// All records by id, with the projects of each organisation and the keys of each project.
@@ -22,6 +22,7 @@ pub(super) struct Records {
     pub(super) orgs: BTreeMap<OrgId, OrgRecord>,
     pub(super) projects: BTreeMap<ProjectId, ProjectRecord>,
     pub(super) keys: BTreeMap<KeyId, StoredKey>,
+    pub(super) tiers: BTreeMap<TierName, TierRecord>,
     /// When each key was last used. The entries of a key have the same clock.
     pub(super) uses: BTreeMap<KeyId, Arc<KeyUseClock>>,
     projects_of: HashMap<OrgId, Vec<ProjectId>>,
@@ -32,6 +33,7 @@ impl Records {
     /// Builds the records from everything in a store. Applies noted revocations.
     pub(super) fn of(stored: StoredDirectory) -> Result<Self, IdentityError> {
         let mut records = Self::default();
+        records.tiers = stored.tiers.into_iter().map(|tier| (tier.name.clone(), tier)).collect();
         stored.orgs.into_iter().for_each(|org| records.put_org(org));
         stored.projects.into_iter().for_each(|project| records.put_project(project));
         for key in stored.keys {
@@ -54,11 +56,19 @@ impl Records {
         let orgs: Vec<_> = changed.orgs.iter().map(|org| org.id.clone()).collect();
         let projects: Vec<_> = changed.projects.iter().map(|project| project.id.clone()).collect();
         let keys: Vec<_> = changed.keys.iter().map(|key| key.record.id.clone()).collect();
+        let tiers: Vec<_> = changed.tiers.iter().map(|tier| tier.name.clone()).collect();
+        self.tiers.extend(changed.tiers.into_iter().map(|tier| (tier.name.clone(), tier)));
         changed.orgs.into_iter().for_each(|org| self.put_org(org));
         changed.projects.into_iter().for_each(|project| self.put_project(project));
         changed.keys.into_iter().for_each(|key| self.put_key(key));
         self.revoke_noted(&changed.noted);
+        for name in &changed.removed_tiers {
+            self.tiers.remove(name);
+        }
         let mut entries = Vec::new();
+        for tier in &tiers {
+            entries.extend(self.entries_under(tier)?);
+        }
         for org in &orgs {
             entries.extend(self.entries_of_org(org)?);
         }
@@ -139,7 +149,7 @@ impl Records {
         if project.org != org.id {
             return Err(corrupt(record, "its project belongs to another organisation"));
         }
-        let principal = Arc::new(Principal {
+        let mut principal = Principal {
             org: record.org.clone(),
             project: record.project.clone(),
             key: record.id.clone(),
@@ -155,7 +165,10 @@ impl Records {
             org_limits: org.limits,
             expires: record.expires,
             allowed_ips: record.details.allowed_ips.clone(),
-        });
+            tier: None,
+        };
+        self.assigned_tiers(&principal, record.tier.as_ref())?.narrow(&mut principal);
+        let principal = Arc::new(principal);
         let used = self.uses.get(&record.id).map(Arc::clone).unwrap_or_default();
         Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal, used })
     }
@@ -188,6 +201,9 @@ impl Records {
                 project: key.project.clone(),
                 org: key.org.clone(),
             });
+        }
+        if let Some(tier) = key.tier.as_ref().filter(|tier| !self.tiers.contains_key(tier)) {
+            return Err(IdentityError::UnknownTier(tier.clone()));
         }
         may_have(&key.regions, &org.regions)
     }

@@ -16,6 +16,7 @@ use stores::{Failing, Scripted};
 
 mod details;
 mod stores;
+mod tiers;
 
 const NOW: UnixNanos = UnixNanos::new(1_700_000_000_000_000_000);
 const LATER: UnixNanos = UnixNanos::new(1_800_000_000_000_000_000);
@@ -128,6 +129,7 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
         org_limits: limits(3),
         expires: Some(LATER),
         allowed_ips: AddressList::default(),
+        tier: None,
     };
     assert_eq!(*principal, expected);
     assert_eq!(directory.key(&record.id), Some(record.clone()));

@@ -4,6 +4,7 @@ use headrace_identity::{IdentityContents, StoreError};
 use tokio_postgres::types::Type;
 
 use super::operators::add_operator;
+use super::tiers::put_tier;
 use super::{PostgresKeyStore, add_key, exists, log, put_org, put_project};
 
 impl PostgresKeyStore {
@@ -22,6 +23,9 @@ impl PostgresKeyStore {
             let check = contents.secret_check.as_slice();
             let insert = "INSERT INTO headrace.secret_check VALUES (0, $1)";
             client.execute_typed(insert, &[(&check, Type::BYTEA)]).await?;
+            for tier in &contents.directory.tiers {
+                put_tier(client, tier).await?;
+            }
             for org in &contents.directory.orgs {
                 put_org(client, org).await?;
             }

@@ -10,6 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_postgres::{Error, Row};
 
+use super::tiers::tier_of;
+
 /// Why a call failed.
 pub(super) enum RowFailure {
     /// The database could not be reached, or refused a statement.
@@ -39,6 +41,7 @@ pub(super) fn org(row: &Row) -> Result<OrgRecord, RowFailure> {
         limits: from_json(row, "limits")?,
         regions: from_json(row, "regions")?,
         created: time(row, "created")?,
+        tier: tier_of(row)?,
     })
 }
 
@@ -48,6 +51,7 @@ pub(super) fn project(row: &Row) -> Result<ProjectRecord, RowFailure> {
         org: parsed(row, "org", OrgId::new)?,
         limits: from_json(row, "limits")?,
         created: time(row, "created")?,
+        tier: tier_of(row)?,
     })
 }
 
@@ -74,6 +78,7 @@ pub(super) fn key(row: &Row) -> Result<StoredKey, RowFailure> {
             revoked: optional_time(row, "revoked")?,
             details: from_json(row, "details")?,
             last_used: optional_time(row, "used")?,
+            tier: tier_of(row)?,
         },
     })
 }

@@ -44,6 +44,7 @@ fn asker(project: &str, key: &str) -> RouteAsker {
         org_limits: RateLimits::default(),
         expires: None,
         allowed_ips: AddressList::default(),
+        tier: None,
     };
     let request = RequestId::fresh(UnixNanos::new(1));
     RouteAsker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }

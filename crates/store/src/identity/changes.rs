@@ -6,6 +6,7 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::details::{put_details, put_uses, raise_format};
 use super::rows::{RowFailure, constraint, json, nanos};
+use super::tiers::put_tier_of;
 
 /// Format of a file that contains region pins. A program that does not know region pins must refuse such a file.
 pub(super) const PINNED: i32 = 2;
@@ -42,6 +43,9 @@ pub(super) async fn add_key(connection: &mut SqliteConnection, key: &StoredKey) 
     }
     if record.details != KeyDetails::default() {
         put_details(&mut *connection, &record.id, &record.details).await?;
+    }
+    if record.tier.is_some() {
+        put_tier_of(&mut *connection, "key", record.id.as_str(), record.tier.as_ref()).await?;
     }
     if let Some(at) = record.last_used {
         put_uses(connection, &[KeyUse { key: record.id.clone(), at }]).await?;

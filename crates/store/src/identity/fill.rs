@@ -5,6 +5,7 @@ use headrace_identity::{IdentityContents, StoreError};
 use super::changes::{add_key, put_org, put_project};
 use super::operators::add_operator;
 use super::rows::{RowFailure, corrupt};
+use super::tiers::{put_tier, put_tier_of};
 use super::{SqliteKeyStore, end, log};
 
 impl SqliteKeyStore {
@@ -24,11 +25,16 @@ impl SqliteKeyStore {
                 .bind(contents.secret_check.as_slice())
                 .execute(&mut *connection)
                 .await?;
+            for tier in &contents.directory.tiers {
+                put_tier(&mut *connection, tier).await?;
+            }
             for org in &contents.directory.orgs {
                 put_org(&mut *connection, org).await?;
+                put_tier_of(&mut *connection, "org", org.id.as_str(), org.tier.as_ref()).await?;
             }
             for project in &contents.directory.projects {
                 put_project(&mut *connection, project).await?;
+                put_tier_of(&mut *connection, "project", project.id.as_str(), project.tier.as_ref()).await?;
             }
             for key in &contents.directory.keys {
                 add_key(&mut *connection, key).await?;

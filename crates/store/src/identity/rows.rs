@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TierName, UnixNanos};
 use headrace_identity::{KeyHash, KeyRecord, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -72,6 +72,7 @@ pub(super) fn org(row: &SqliteRow) -> Result<OrgRecord, RowFailure> {
         limits: from_json::<RateLimits>(row, "limits")?,
         regions: Residency::Anywhere,
         created: UnixNanos::new(number(row, "created")?),
+        tier: None,
     })
 }
 
@@ -81,6 +82,7 @@ pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, RowFailure> {
         org: parsed(row, "org", OrgId::new)?,
         limits: from_json::<RateLimits>(row, "limits")?,
         created: UnixNanos::new(number(row, "created")?),
+        tier: None,
     })
 }
 
@@ -107,6 +109,10 @@ pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, RowFailure> {
             revoked: optional_time(row, "revoked")?,
             details: optional_json(row, "details")?,
             last_used: optional_time(row, "used")?,
+            tier: match row.try_get::<Option<&str>, _>("tier")? {
+                Some(_) => Some(parsed(row, "tier", TierName::new)?),
+                None => None,
+            },
         },
     })
 }

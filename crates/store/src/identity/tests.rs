@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region};
+use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region, TierName};
 use headrace_identity::{
     AddressList, AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityContents,
     IdentityError, KeyDetailStore, KeyDetails, KeyHash, KeyRecord, KeyUse, MemoryKeyStore, ModelAccess,
-    NewKey, OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator,
+    NewKey, OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator, TierHolder,
+    TierRecord, TierRules,
 };
 use proptest::prelude::*;
 use sqlx::Connection;
@@ -34,7 +35,7 @@ fn entry(n: u64) -> AuditEntry {
 fn org_record(n: u8) -> OrgRecord {
     let limits = RateLimits { requests_per_minute: Some(u32::from(n)), ..RateLimits::default() };
     let id = OrgId::new(&format!("org{}", n % 3)).unwrap();
-    OrgRecord { id, limits, regions: regions(n), created: UnixNanos::new(5) }
+    OrgRecord { id, limits, regions: regions(n), created: UnixNanos::new(5), tier: None }
 }
 
 fn regions(n: u8) -> Residency {
@@ -52,6 +53,7 @@ fn project_record(n: u8) -> ProjectRecord {
         org: OrgId::new(&format!("org{}", n / 4 % 3)).unwrap(),
         limits: RateLimits { tokens_per_minute: Some(u64::MAX - u64::from(n)), ..RateLimits::default() },
         created: UnixNanos::new(6),
+        tier: None,
     }
 }
 
@@ -88,6 +90,7 @@ fn stored_key(n: u8) -> StoredKey {
                     _ => AddressList::default(),
                 },
             },
+            tier: None,
             last_used: n.is_multiple_of(6).then(|| UnixNanos::new(u64::from(n) + 1)),
         },
     }
@@ -102,6 +105,22 @@ fn rotated(n: u8) -> RotatedSecret {
         former: KeyHash::from_bytes([n; 32]),
         former_until: UnixNanos::new(u64::from(n)),
     }
+}
+
+fn tier(n: u8) -> TierRecord {
+    let models = match n % 3 {
+        0 => ModelAccess::All,
+        _ => ModelAccess::Only([ModelName::new("m/\"2\"").unwrap()].into()),
+    };
+    let rules = TierRules {
+        limits: org_record(n).limits,
+        models,
+        max_context_tokens: n.is_multiple_of(2).then_some(u32::MAX),
+        max_output_tokens: None,
+        reasoning: n.is_multiple_of(5),
+    };
+    let name = TierName::new(&format!("tier{}", n % 4)).unwrap();
+    TierRecord { name, rules, created: UnixNanos::new(8) }
 }
 
 fn stored_operator(n: u8) -> StoredOperator {
@@ -134,6 +153,16 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
         4 => store.announce(&audit, "{}").map(drop),
         11 => store.rotate_key(&stored_key(n).record.id, &rotated(n), &audit),
         8 => store.set_key_regions(&stored_key(n).record.id, &regions(n / 7), &audit),
+        14 => store.put_tier(&tier(n), &audit),
+        15 => store.remove_tier(&tier(n).name, &audit),
+        16..=18 => {
+            let to = match n % 3 {
+                0 => TierHolder::Org(org_record(n / 3).id),
+                1 => TierHolder::Project(project_record(n / 3).id),
+                _ => TierHolder::Key(stored_key(n / 3).record.id),
+            };
+            store.assign_tier(&to, (n % 5 > 0).then(|| tier(n / 7).name).as_ref(), &audit)
+        }
         12 => store.set_key_details(&stored_key(n).record.id, &stored_key(n / 5).record.details, &audit),
         13 => {
             store.put_key_uses(&[KeyUse { key: stored_key(n).record.id, at: UnixNanos::new(u64::from(n)) }])
@@ -148,7 +177,7 @@ proptest! {
     /// For any sequence of changes, both stores give the same answers and keep the same data, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..14, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..19, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();

@@ -134,6 +134,7 @@ async function showKeys(draw, signal) {
             cell: (key) => [
               h('b', {}, key.name),
               h('div', { class: 'mono small muted' }, `${key.id} · ${key.hint ?? ''}`),
+              key.owner && h('div', { class: 'small muted' }, `owner ${key.owner}`),
             ],
           },
           {
@@ -147,6 +148,9 @@ async function showKeys(draw, signal) {
               nameList(key.models, 'every model'),
               h('div', { class: 'small muted' }, nameList(key.endpoints, 'every endpoint')),
               h('div', { class: 'small' }, limits(key.limits, 'no limits')),
+              key.tier && h('div', { class: 'small' }, `tier ${key.tier}`),
+              key.allowed_ips?.length > 0 &&
+                h('div', { class: 'small muted' }, `from ${key.allowed_ips.join(', ')}`),
             ],
           },
           {
@@ -163,8 +167,8 @@ async function showKeys(draw, signal) {
           },
           {
             name: 'Last used',
-            sort: (key) => used.get(key.id)?.last_hour,
-            cell: (key) => lastUsed(used.get(key.id)?.last_hour),
+            sort: (key) => key.last_used ?? used.get(key.id)?.last_hour,
+            cell: (key) => lastUsed(key.last_used, used.get(key.id)?.last_hour),
           },
           {
             name: 'Spent',
@@ -176,7 +180,7 @@ async function showKeys(draw, signal) {
           { name: '', num: true, cell: (key) => keyActs(key, draw) },
         ],
         rows.filter((key) =>
-          `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint}`.toLowerCase().includes(text),
+          `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint} ${key.owner ?? ''} ${key.tier ?? ''}`.toLowerCase().includes(text),
         ),
         { rowClass: (key) => key.revoked && 'gone' },
       ),
@@ -195,8 +199,9 @@ async function usedBy(signal) {
   return new Map(rowsOf(usage.rows ? { data: usage.rows } : usage).map((row) => [row.key, row]));
 }
 
-/** When a key was last used. `hour` is the start of an hour, since usage is recorded by hour. */
-function lastUsed(hour) {
+/** When a key was last used: `at`, or in the hour that starts at `hour`, if the server recorded only usage by hour. */
+function lastUsed(at, hour) {
+  if (at) return when(at, { ago: true });
   if (!hour) return h('span', { class: 'muted' }, 'never');
   const end = new Date(hour).getTime() + HOUR_MS;
   return end > Date.now() ? 'this hour' : when(end, { ago: true });

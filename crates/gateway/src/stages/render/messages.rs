@@ -173,9 +173,10 @@ pub(crate) fn likely_tokens(relayed: &RelayedBody) -> u64 {
     estimated(relayed, None).likely_prompt_tokens
 }
 
-/// The sampling parameters that limits and money use: the caller's own bound on the answer, or the default one.
-pub(super) fn resolve(gateway: &Gateway, model: &ServedModel, call: &Call) -> Sampling {
-    let max_tokens = call.sampling.max_tokens.unwrap_or(bound(gateway, model));
+/// The sampling parameters that limits and money use: the caller's own bound on the answer, or the default one, of at most
+/// `most` tokens.
+pub(super) fn resolve(gateway: &Gateway, model: &ServedModel, call: &Call, most: u32) -> Sampling {
+    let max_tokens = call.sampling.max_tokens.unwrap_or(bound(gateway, model).min(most));
     call.sampling.resolve(&SamplingDefaults::default(), max_tokens, 0)
 }
 

@@ -1,7 +1,9 @@
 //! Stores that fail, or that contradict themselves.
 
 use super::*;
-use crate::{KeyDetailStore, KeyDetails, KeyUse};
+use headrace_domain::TierName;
+
+use crate::{KeyDetailStore, KeyDetails, KeyUse, TierHolder, TierRecord, TierStore};
 
 /// A store whose disk can be made to fail.
 #[derive(Default)]
@@ -180,5 +182,34 @@ impl KeyDetailStore for Scripted {
     }
     fn key_uses(&self, _: UnixNanos) -> Result<Vec<KeyUse>, StoreError> {
         Ok(Vec::new())
+    }
+}
+
+impl TierStore for Failing {
+    fn put_tier(&self, tier: &TierRecord, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.put_tier(tier, audit))
+    }
+    fn remove_tier(&self, name: &TierName, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.remove_tier(name, audit))
+    }
+    fn assign_tier(
+        &self,
+        to: &TierHolder,
+        tier: Option<&TierName>,
+        audit: &AuditEntry,
+    ) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.assign_tier(to, tier, audit))
+    }
+}
+
+impl TierStore for Scripted {
+    fn put_tier(&self, _: &TierRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn remove_tier(&self, _: &TierName, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn assign_tier(&self, _: &TierHolder, _: Option<&TierName>, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
     }
 }
