@@ -279,17 +279,9 @@ pub enum AdminReply {
     /// A tier was created or changed.
     TierSet(TierRecord),
     /// A tier was removed.
-    TierRemoved {
-        /// The tier.
-        name: TierName,
-    },
-    /// A tier was assigned or taken away.
-    TierAssigned {
-        /// The organisation, project or key.
-        to: TierHolder,
-        /// The tier. `None` for no tier.
-        tier: Option<TierName>,
-    },
+    TierRemoved(TierName),
+    /// A tier was assigned, or taken away if there is none.
+    TierAssigned(TierHolder, Option<TierName>),
     /// A key was changed.
     KeyChanged(KeyRecord),
     /// A key has another secret.

@@ -11,7 +11,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-use crate::record::check_text;
+use crate::record::{check_details, check_text};
 use crate::secret::{self, KeyHasher};
 use crate::{
     AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyDetails, KeyHash, KeyRecord, KeyStore, NewKey,
@@ -204,7 +204,7 @@ impl Directory {
     ) -> Result<(KeyRecord, SecretString), IdentityError> {
         check_text("actor", actor)?;
         check_text("name", &new.name)?;
-        new.details.check()?;
+        check_details(&new.details)?;
         if new.expires.is_some_and(|end| end <= now) {
             return Err(IdentityError::Invalid { field: "expires", why: "must be later than now" });
         }

@@ -1,11 +1,9 @@
 //! What an operator may set of a key besides its limits: its owner, and the addresses from which it may be used.
 
+use headrace_domain::{KeyId, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-use crate::record::check_text;
-use crate::{AddressList, IdentityError, KeyUse, StoreError};
-use crate::{AuditEntry, KeyRecord};
-use headrace_domain::{KeyId, UnixNanos};
+use crate::{AddressList, AuditEntry, KeyUse, StoreError};
 
 /// Data of a key that does not identify it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,11 +17,6 @@ pub struct KeyDetails {
 }
 
 impl KeyDetails {
-    /// Checks the owner's text.
-    pub(crate) fn check(&self) -> Result<(), IdentityError> {
-        self.owner.as_deref().map_or(Ok(()), |owner| check_text("owner", owner))
-    }
-
     /// The details in words, for the audit log.
     pub(crate) fn words(&self) -> String {
         let owner =
@@ -44,8 +37,8 @@ pub struct KeyChange {
 
 impl KeyChange {
     /// Returns the details after the change.
-    pub(crate) fn apply(self, before: &KeyRecord) -> KeyDetails {
-        let KeyDetails { owner, allowed_ips } = before.details.clone();
+    pub(crate) fn apply(self, before: &KeyDetails) -> KeyDetails {
+        let KeyDetails { owner, allowed_ips } = before.clone();
         KeyDetails {
             owner: self.owner.map_or(owner, |owner| Some(owner).filter(|owner| !owner.is_empty())),
             allowed_ips: self.allowed_ips.unwrap_or(allowed_ips),

@@ -16,6 +16,7 @@ mod record;
 mod secret;
 mod store;
 mod tier;
+mod tier_entitlements;
 mod tier_store;
 mod user_grant;
 
@@ -36,6 +37,7 @@ pub use secret::{HashSecret, KeyHash, is_strong, is_well_formed};
 pub use store::{
     ActLock, DirectoryChanges, KeyStore, NotedRevocation, RotatedSecret, StoredDirectory, StoredKey,
 };
-pub use tier::{TierBound, TierEntitlements, TierHolder, TierRecord, TierRules};
+pub use tier::{TierHolder, TierRecord, TierRules};
+pub use tier_entitlements::{TierBound, TierEntitlements};
 pub use tier_store::TierStore;
 pub use user_grant::UserGrant;

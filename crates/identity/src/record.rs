@@ -153,3 +153,8 @@ pub(crate) fn check_text(field: &'static str, text: &str) -> Result<(), Identity
     }
     Ok(())
 }
+
+/// Checks the owner of a key.
+pub(crate) fn check_details(details: &KeyDetails) -> Result<(), IdentityError> {
+    details.owner.as_deref().map_or(Ok(()), |owner| check_text("owner", owner))
+}

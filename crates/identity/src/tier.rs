@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headrace_domain::{KeyId, OrgId, ProjectId, TierName, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-use crate::{IdentityError, ModelAccess, Principal, RateLimits};
+use crate::{IdentityError, ModelAccess, Principal, RateLimits, TierBound, TierEntitlements};
 
 /// Maximum number of models that a tier may name.
 const MAX_MODELS: usize = 1_000;
@@ -124,29 +124,6 @@ impl fmt::Display for TierHolder {
         };
         write!(f, "{kind} `{}`", self.id())
     }
-}
-
-/// A number of tokens, and the tier that sets it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TierBound {
-    /// The most tokens.
-    pub tokens: u32,
-    /// The tier.
-    pub tier: TierName,
-}
-
-/// What the tiers of a key, its project and its organisation allow together, besides limits. Each part names the tier that
-/// decides it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TierEntitlements {
-    /// The nearest tier that restricts models. [`Principal::models`] has the models.
-    pub models: Option<TierName>,
-    /// Most tokens of a prompt and its answer together.
-    pub context: Option<TierBound>,
-    /// Most tokens of an answer.
-    pub output: Option<TierBound>,
-    /// The nearest tier that does not allow reasoning.
-    pub no_reasoning: Option<TierName>,
 }
 
 impl TierEntitlements {

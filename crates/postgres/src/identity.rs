@@ -25,7 +25,7 @@ mod operators;
 mod rows;
 mod tiers;
 
-use rows::{RowFailure, audit_row, corrupt, hash, json, key, nanos, number, org, project};
+use rows::{RowFailure, audit_row, corrupt, hash, json, key, nanos, number, org, project, split_tiers};
 
 /// How long a change or a read may take.
 const LIMIT: Duration = Duration::from_secs(4);
@@ -152,12 +152,15 @@ impl KeyStore for PostgresKeyStore {
                      WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
-                client.query_typed(tiers::CHANGED_TIERS, &seen),
+                client.query_typed(
+                    "SELECT name, rules, created FROM headrace.tiers WHERE changed > $1 ORDER BY name",
+                    &seen
+                ),
                 client.batch_execute("COMMIT"),
             );
             begun?;
             ended?;
-            let (tiers, removed_tiers) = tiers::split(&tiers?)?;
+            let (tiers, removed_tiers) = split_tiers(&tiers?)?;
             let records = StoredDirectory {
                 tiers,
                 removed_tiers,

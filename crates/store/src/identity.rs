@@ -18,6 +18,8 @@ use crate::sqlite::{CommitDurability, FileFormat, SqliteFile};
 
 mod changes;
 
+mod detail_rows;
+
 mod details;
 
 mod fill;
@@ -28,10 +30,12 @@ mod reserve;
 
 mod rows;
 
+mod tier_rows;
+
 mod tiers;
 
 use changes::{OF_KEY, OF_ORG, add_key, pin, put_org, put_project, put_rotation};
-use details::RESTRICTED;
+use detail_rows::RESTRICTED;
 use reserve::RevocationReserve;
 use rows::{
     RowFailure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
@@ -162,8 +166,8 @@ impl SqliteKeyStore {
         let mut database = database.map_err(|error| RowFailure::from(error).while_doing("opening"))?;
         let added = database.write(async |connection| {
             sqlx::raw_sql(ADDITIONS).execute(&mut *connection).await?;
-            sqlx::raw_sql(details::TABLES).execute(&mut *connection).await?;
-            sqlx::raw_sql(tiers::TABLES).execute(connection).await?;
+            sqlx::raw_sql(detail_rows::TABLES).execute(&mut *connection).await?;
+            sqlx::raw_sql(tier_rows::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
@@ -245,7 +249,7 @@ impl KeyStore for SqliteKeyStore {
             {
                 pinned(&row, &mut all)?;
             }
-            tiers::load(connection, &mut all).await?;
+            tier_rows::load(connection, &mut all).await?;
             Ok(all)
         })
     }

@@ -21,7 +21,8 @@ const CHANGED: &str = "tiers";
 
 /// A tier: a named set of limits and entitlements.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Tier {
+#[schemars(rename = "Tier")]
+pub(crate) struct TierView {
     name: String,
     /// Limits of each organisation, project or key that has the tier, beside its own. The least counts.
     limits: Limits,
@@ -36,7 +37,7 @@ pub(crate) struct Tier {
     created: Time,
 }
 
-impl From<TierRecord> for Tier {
+impl From<TierRecord> for TierView {
     fn from(of: TierRecord) -> Self {
         let TierRecord { name, rules, created } = of;
         let TierRules { limits, models, max_context_tokens, max_output_tokens, reasoning } = rules;
@@ -108,8 +109,8 @@ pub(crate) struct AssignedTier {
 pub(crate) async fn list(
     State(app): State<AdminApp>,
     QueryInput(query): QueryInput<PageQuery>,
-) -> Result<Json<RowPage<Tier>>, ApiProblem> {
-    let tiers = app.directory().tiers().into_iter().map(Tier::from);
+) -> Result<Json<RowPage<TierView>>, ApiProblem> {
+    let tiers = app.directory().tiers().into_iter().map(TierView::from);
     Ok(Json(RowPage::by(tiers, query.limit, query.cursor.as_deref(), |tier| tier.name.clone())))
 }
 
@@ -117,7 +118,7 @@ pub(crate) async fn create(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     JsonBody(NewTier { name, rules }): JsonBody<NewTier>,
-) -> Result<CreatedBody<Tier>, ApiProblem> {
+) -> Result<CreatedBody<TierView>, ApiProblem> {
     let act = TierAct::Create { name, rules: rules.into() };
     match app.run(&who, AdminCommand::Tiers { act }).await? {
         AdminReply::TierSet(tier) => {
@@ -133,7 +134,7 @@ pub(crate) async fn change(
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<TierName>>,
     JsonBody(rules): JsonBody<NewTierRules>,
-) -> Result<Json<Tier>, ApiProblem> {
+) -> Result<Json<TierView>, ApiProblem> {
     let act = TierAct::Change { name: id, rules: rules.into() };
     match app.run(&who, AdminCommand::Tiers { act }).await? {
         AdminReply::TierSet(tier) => {
@@ -189,7 +190,7 @@ async fn assign(
     changed: &'static str,
 ) -> Result<Json<AssignedTier>, ApiProblem> {
     match app.run(who, AdminCommand::Tiers { act: TierAct::Assign { to, tier } }).await? {
-        AdminReply::TierAssigned { tier, .. } => {
+        AdminReply::TierAssigned(_, tier) => {
             app.changed(changed);
             Ok(Json(AssignedTier { tier }))
         }

@@ -20,11 +20,11 @@ impl AdminService {
             }
             TierAct::Remove { name } => {
                 directory.remove_tier(&name, actor, now)?;
-                AdminReply::TierRemoved { name }
+                AdminReply::TierRemoved(name)
             }
             TierAct::Assign { to, tier } => {
                 directory.assign_tier(&to, tier.as_ref(), actor, now)?;
-                AdminReply::TierAssigned { to, tier }
+                AdminReply::TierAssigned(to, tier)
             }
         })
     }

@@ -39,8 +39,8 @@ fn describe(reply: AdminReply) -> String {
             let head = ["tier", "models", "context", "output", "reasoning", "limits", "created"];
             output::table(&head, tiers.into_iter().map(row).collect())
         }
-        AdminReply::TierRemoved { name } => format!("tier {name} is removed\n"),
-        AdminReply::TierAssigned { to, tier } => match tier {
+        AdminReply::TierRemoved(name) => format!("tier {name} is removed\n"),
+        AdminReply::TierAssigned(to, tier) => match tier {
             Some(tier) => format!("{to} now has tier {tier}, from the next call on\n"),
             None => format!("{to} now has no tier, from the next call on\n"),
         },

@@ -7,7 +7,7 @@ use headrace_domain::{KeyId, UnixNanos};
 
 use super::{Directory, IdentityError, entry};
 use crate::key_use::WRITE_EVERY;
-use crate::record::check_text;
+use crate::record::{check_details, check_text};
 use crate::{AuthRefusal, KeyChange, KeyRecord, KeyUse, Principal};
 
 /// Keys whose last use is written in one transaction.
@@ -48,8 +48,8 @@ impl Directory {
         check_text("actor", actor)?;
         let _one_change = self.waiting.lock();
         let key = self.key(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
-        let details = change.apply(&key);
-        details.check()?;
+        let details = change.apply(&key.details);
+        check_details(&details)?;
         let audit = entry(now, actor, "key.change", id.as_str(), details.words());
         self.store.set_key_details(id, &details, &audit)?;
         self.change_key(id, |key| key.details = details)

@@ -1,18 +1,18 @@
 //! The promises of `Directory`: which keys authenticate and which do not, and that every change is in the store and its
 //! log first.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use headrace_domain::{Endpoint, ModelName, Region};
+use headrace_domain::{Endpoint, ModelName, Region, TierName};
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    AddressList, AuditRow, AuditSummary, EndpointAccess, MemoryKeyStore, ModelAccess, RotatedSecret,
-    StoredDirectory,
+    AddressList, AuditRow, AuditSummary, EndpointAccess, KeyDetailStore, KeyUse, MemoryKeyStore, ModelAccess,
+    RotatedSecret, StoredDirectory, TierHolder, TierRecord, TierStore,
 };
 
-use stores::{Failing, Scripted};
+use stores::Failing;
 
 mod details;
 mod stores;
@@ -423,5 +423,99 @@ proptest! {
             }
             prop_assert!(directory.verify_audit().is_ok());
         }
+    }
+}
+
+/// A store with one key that a function has altered.
+struct Scripted(fn(&mut StoredDirectory));
+
+impl KeyStore for Scripted {
+    fn load_all(&self) -> Result<StoredDirectory, StoreError> {
+        let store = memory();
+        directory(&store).create_key(new_key(), "ops", NOW).unwrap();
+        let mut all = store.load_all()?;
+        (self.0)(&mut all);
+        Ok(all)
+    }
+    fn secret_check(&self, check: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        Ok(check)
+    }
+    fn insert_key(&self, _: &StoredKey, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn set_revoked(&self, _: &KeyId, _: UnixNanos, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn upsert_org(&self, _: &OrgRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn upsert_project(&self, _: &ProjectRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn note(&self, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn rotate_key(&self, _: &KeyId, _: &RotatedSecret, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn set_key_limits(&self, _: &KeyId, _: RateLimits, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn set_key_regions(&self, _: &KeyId, _: &Residency, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn audit_end(&self) -> Result<AuditSummary, StoreError> {
+        Ok(AuditSummary::EMPTY)
+    }
+    fn announce(&self, _: &AuditEntry, _: &str) -> Result<u64, StoreError> {
+        Ok(1)
+    }
+    fn conclude(&self, _: u64, _: Option<&AuditEntry>) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn announced(&self) -> Result<Vec<(u64, String)>, StoreError> {
+        Ok(Vec::new())
+    }
+    fn audit_of(&self, _: &str, _: Option<&str>, _: usize) -> Result<Vec<AuditRow>, StoreError> {
+        Ok(Vec::new())
+    }
+    fn note_revocations(&self, _: &[NotedRevocation]) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn failing(&self) -> Option<String> {
+        None
+    }
+    fn probe(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn audit(&self, _: u64, _: usize) -> Result<Vec<AuditRow>, StoreError> {
+        Ok(Vec::new())
+    }
+    fn verify_audit(&self) -> Result<AuditSummary, StoreError> {
+        Ok(AuditSummary::EMPTY)
+    }
+}
+
+impl KeyDetailStore for Scripted {
+    fn set_key_details(&self, _: &KeyId, _: &KeyDetails, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn put_key_uses(&self, _: &[KeyUse]) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn key_uses(&self, _: UnixNanos) -> Result<Vec<KeyUse>, StoreError> {
+        Ok(Vec::new())
+    }
+}
+
+impl TierStore for Scripted {
+    fn put_tier(&self, _: &TierRecord, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn remove_tier(&self, _: &TierName, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn assign_tier(&self, _: &TierHolder, _: Option<&TierName>, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
     }
 }

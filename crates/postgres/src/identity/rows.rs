@@ -2,15 +2,14 @@
 
 use std::fmt;
 
-use headrace_domain::{KeyId, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, TierName, UnixNanos};
 use headrace_identity::{
     AuditEntry, AuditHash, AuditRow, KeyHash, KeyRecord, OrgRecord, ProjectRecord, StoreError, StoredKey,
+    TierRecord,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_postgres::{Error, Row};
-
-use super::tiers::tier_of;
 
 /// Why a call failed.
 pub(super) enum RowFailure {
@@ -81,6 +80,28 @@ pub(super) fn key(row: &Row) -> Result<StoredKey, RowFailure> {
             tier: tier_of(row)?,
         },
     })
+}
+
+/// Separates tiers from those that were removed.
+pub(super) fn split_tiers(rows: &[Row]) -> Result<(Vec<TierRecord>, Vec<TierName>), RowFailure> {
+    let (mut tiers, mut removed) = (Vec::new(), Vec::new());
+    for row in rows {
+        let name = parsed(row, "name", TierName::new)?;
+        match row.try_get::<_, Option<&str>>("rules")? {
+            None => removed.push(name),
+            Some(_) => {
+                let (rules, created) = (from_json(row, "rules")?, time(row, "created")?);
+                tiers.push(TierRecord { name, rules, created });
+            }
+        }
+    }
+    Ok((tiers, removed))
+}
+
+/// The tier in a row of an organisation, a project or a key.
+fn tier_of(row: &Row) -> Result<Option<TierName>, RowFailure> {
+    let tier: Option<&str> = row.try_get("tier")?;
+    tier.map(|_| parsed(row, "tier", TierName::new)).transpose()
 }
 
 pub(super) fn audit_row(row: &Row) -> Result<AuditRow, RowFailure> {

@@ -2,37 +2,11 @@
 
 use headrace_domain::TierName;
 use headrace_identity::{AuditEntry, StoreError, TierHolder, TierRecord, TierStore};
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 
-use super::rows::{RowFailure, from_json, json, nanos, parsed, time};
+use super::rows::{RowFailure, json, nanos};
 use super::{PostgresKeyStore, exists, log};
-
-/// The tiers that were changed or removed after a number of changes.
-pub(super) const CHANGED_TIERS: &str =
-    "SELECT name, rules, created FROM headrace.tiers WHERE changed > $1 ORDER BY name";
-
-/// Separates tiers from those that were removed.
-pub(super) fn split(rows: &[Row]) -> Result<(Vec<TierRecord>, Vec<TierName>), RowFailure> {
-    let (mut tiers, mut removed) = (Vec::new(), Vec::new());
-    for row in rows {
-        let name = parsed(row, "name", TierName::new)?;
-        match row.try_get::<_, Option<&str>>("rules")? {
-            None => removed.push(name),
-            Some(_) => {
-                let (rules, created) = (from_json(row, "rules")?, time(row, "created")?);
-                tiers.push(TierRecord { name, rules, created });
-            }
-        }
-    }
-    Ok((tiers, removed))
-}
-
-/// The tier in a row of an organisation, a project or a key.
-pub(super) fn tier_of(row: &Row) -> Result<Option<TierName>, RowFailure> {
-    let tier: Option<&str> = row.try_get("tier")?;
-    tier.map(|_| parsed(row, "tier", TierName::new)).transpose()
-}
 
 /// Adds or changes a tier, within the caller's transaction.
 pub(super) async fn put_tier(client: &Client, tier: &TierRecord) -> Result<(), RowFailure> {

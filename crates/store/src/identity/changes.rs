@@ -4,9 +4,9 @@ use headrace_domain::{KeyId, Residency, UnixNanos};
 use headrace_identity::{KeyDetails, KeyHash, KeyUse, OrgRecord, ProjectRecord, StoreError, StoredKey};
 use sqlx::sqlite::SqliteConnection;
 
-use super::details::{put_details, put_uses, raise_format};
+use super::detail_rows::{put_details, put_uses, raise_format};
 use super::rows::{RowFailure, constraint, json, nanos};
-use super::tiers::put_tier_of;
+use super::tier_rows::put_tier_of;
 
 /// Format of a file that contains region pins. A program that does not know region pins must refuse such a file.
 pub(super) const PINNED: i32 = 2;

@@ -5,7 +5,7 @@ use headrace_identity::{IdentityContents, StoreError};
 use super::changes::{add_key, put_org, put_project};
 use super::operators::add_operator;
 use super::rows::{RowFailure, corrupt};
-use super::tiers::{put_tier, put_tier_of};
+use super::tier_rows::{put_tier, put_tier_of};
 use super::{SqliteKeyStore, end, log};
 
 impl SqliteKeyStore {

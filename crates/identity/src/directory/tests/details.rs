@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::{AddressList, KeyChange, KeyDetailStore as _, KeyDetails, KeyUse};
+use crate::{AddressList, KeyChange, KeyDetails, KeyUse};
 
 fn list(ranges: &[&str]) -> AddressList {
     AddressList::new(ranges.iter().map(|range| range.parse().unwrap()).collect()).unwrap()
