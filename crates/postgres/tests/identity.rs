@@ -70,6 +70,8 @@ fn what_one_gateway_changes_another_one_loads_and_the_audit_log_stays_one_chain(
             gateway.authenticate_from(secret, address.parse().unwrap(), at).map(drop)
         };
         assert_eq!(from(&there, "11.0.0.1", now), Err(AuthRefusal::Address));
+        // Its own change is loaded, too.
+        here.refresh().unwrap();
         let later = now.after(Duration::from_secs(300));
         from(&there, "10.0.0.1", later).unwrap();
         from(&here, "10.0.0.1", now).unwrap();
