@@ -46,8 +46,6 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
                 "--test",
                 "gateway_traces",
                 "--test",
-                "moves",
-            ],
                 "gateway_objects",
                 "--test",
                 "moves",
