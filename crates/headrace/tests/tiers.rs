@@ -62,8 +62,8 @@ async fn a_key_under_a_tier_is_refused_what_the_tier_does_not_allow() {
     let headers =
         server.send(&key, &json!({"model": "far", "messages": [{"role": "user", "content": "Hi"}]})).await;
     assert_eq!(headers.status(), 200);
-    let seen = far.seen().requests.into_iter().filter(|request| request.method == "POST");
-    let sent: Value = serde_json::from_slice(&seen.last().unwrap().body).unwrap();
+    let mut seen = far.seen().requests.into_iter().filter(|request| request.method == "POST");
+    let sent: Value = serde_json::from_slice(&seen.next_back().unwrap().body).unwrap();
     let bound = sent.get("max_completion_tokens").or(sent.get("max_tokens")).and_then(Value::as_u64);
     assert_eq!(bound, Some(20), "the upstream is held to the tier: {sent}");
 

@@ -7,7 +7,7 @@ use headrace_ledger::JournalError;
 use crate::session::{DatabaseSession, SessionFault};
 
 /// The version of the tables that this program knows.
-pub(crate) const SCHEMA_VERSION: i32 = 1;
+pub(crate) const SCHEMA_VERSION: i32 = 2;
 
 /// How long making the tables may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,8 +67,7 @@ CREATE TABLE headrace.orgs (
     id       text   PRIMARY KEY,
     limits   text   NOT NULL,
     regions  text   NOT NULL,
-    created  bigint NOT NULL,
-    tier     text
+    created  bigint NOT NULL
 );
 CREATE INDEX changed_orgs ON headrace.orgs (changed);
 CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.orgs
@@ -80,7 +79,6 @@ CREATE TABLE headrace.projects (
     org      text   NOT NULL REFERENCES headrace.orgs (id),
     limits   text   NOT NULL,
     created  bigint NOT NULL,
-    tier     text,
     UNIQUE (id, org)
 );
 CREATE INDEX changed_projects ON headrace.projects (changed);
@@ -106,28 +104,11 @@ CREATE TABLE headrace.keys (
     created   bigint NOT NULL,
     expires   bigint,
     revoked   bigint,
-    details   text   NOT NULL DEFAULT '{}',
-    tier      text,
     FOREIGN KEY (project, org) REFERENCES headrace.projects (id, org)
 );
 CREATE INDEX changed_keys ON headrace.keys (changed);
 CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.keys
     FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
-CREATE TABLE headrace.tiers (
-    changed bigint NOT NULL,
-    name    text   PRIMARY KEY,
-    -- Null if the tier was removed.
-    rules   text,
-    created bigint NOT NULL
-);
-CREATE INDEX changed_tiers ON headrace.tiers (changed);
-CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.tiers
-    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
--- No trigger: a use is no change that gateways load.
-CREATE TABLE headrace.key_uses (
-    key  text   PRIMARY KEY,
-    used bigint NOT NULL
-) WITH (fillfactor = 50);
 CREATE TABLE headrace.operators (
     position bigint GENERATED ALWAYS AS IDENTITY,
     id       text   PRIMARY KEY,
@@ -171,6 +152,29 @@ CREATE TABLE headrace.secret (
 );
 ";
 
+/// The changes from version 1 on, each to the next version. Gateways of the version before run on: they do not read the
+/// new columns, so that they apply no tiers and address lists. A program of an older version does not start any more.
+const CHANGES: [&str; 1] = ["
+ALTER TABLE headrace.orgs ADD COLUMN tier text;
+ALTER TABLE headrace.projects ADD COLUMN tier text;
+ALTER TABLE headrace.keys ADD COLUMN details text NOT NULL DEFAULT '{}', ADD COLUMN tier text;
+CREATE TABLE headrace.tiers (
+    changed bigint NOT NULL,
+    name    text   PRIMARY KEY,
+    -- Null if the tier was removed.
+    rules   text,
+    created bigint NOT NULL
+);
+CREATE INDEX changed_tiers ON headrace.tiers (changed);
+CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.tiers
+    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
+-- No trigger: a use is no change that gateways load.
+CREATE TABLE headrace.key_uses (
+    key  text   PRIMARY KEY,
+    used bigint NOT NULL
+) WITH (fillfactor = 50);
+"];
+
 /// Serializes programs that make the tables at the same time.
 const LOCK: i64 = 0x4852_6c67;
 
@@ -187,9 +191,18 @@ pub(crate) fn ensure(session: &mut DatabaseSession) -> Result<(), JournalError> 
             client.batch_execute(TABLES).await?;
         }
         let version = client.query_typed_one("SELECT version FROM headrace.schema_version", &[]).await?;
+        let version: i32 = version.get(0);
+        let done = usize::try_from(version - 1).unwrap_or(usize::MAX);
+        for change in CHANGES.iter().skip(done) {
+            client.batch_execute(change).await?;
+        }
+        if version < SCHEMA_VERSION {
+            let set = format!("UPDATE headrace.schema_version SET version = {SCHEMA_VERSION}");
+            client.batch_execute(&set).await?;
+        }
         let durable = client.query_typed_one("SELECT current_setting('synchronous_commit')", &[]).await?;
         client.batch_execute("COMMIT").await?;
-        Ok((version.get::<_, i32>(0), durable.get::<_, String>(0)))
+        Ok((version, durable.get::<_, String>(0)))
     });
     let (version, durable) = found.map_err(|fault| {
         session.close();

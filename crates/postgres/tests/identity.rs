@@ -252,3 +252,43 @@ fn a_database_that_is_away_is_an_error_and_a_revocation_counts_in_memory() {
         assert_eq!(there.authenticate(secret.expose_secret(), now).unwrap_err(), AuthRefusal::Revoked);
     }
 }
+
+/// Makes the tables of version 2 those of version 1 again.
+const DOWNGRADE: &str = "
+    ALTER TABLE headrace.orgs DROP COLUMN tier;
+    ALTER TABLE headrace.projects DROP COLUMN tier;
+    ALTER TABLE headrace.keys DROP COLUMN details, DROP COLUMN tier;
+    DROP TABLE headrace.tiers, headrace.key_uses;
+    UPDATE headrace.schema_version SET version = 1";
+
+#[test]
+fn the_tables_of_an_older_version_are_brought_to_this_one() {
+    for bin in versions() {
+        let server = PostgresServer::start(&bin);
+        let url = parsed(&server);
+        let (_, before, _) = open(&url);
+        let now = SystemClock::new().now();
+        let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
+        before.create_org(org.clone(), RateLimits::default(), "test", now).unwrap();
+        before.create_project(project.clone(), org.clone(), RateLimits::default(), "test", now).unwrap();
+        let (key, secret) = before.create_key(NewKey::new(org, project, "old"), "test", now).unwrap();
+        drop(before);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (client, connection) =
+                tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            client.batch_execute(DOWNGRADE).await.unwrap();
+        });
+        // Two gateways of this version start at the same time.
+        let (here, there) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| open(&url).1);
+            (open(&url).1, other.join().unwrap())
+        });
+        let change = KeyChange { owner: Some("ci".to_owned()), allowed_ips: None };
+        here.change_key_details(&key.id, change, "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        assert_eq!(there.key(&key.id).unwrap().details.owner.as_deref(), Some("ci"));
+        there.authenticate(secret.expose_secret(), now).unwrap();
+    }
+}

@@ -32,8 +32,8 @@ pub(super) struct Records {
 impl Records {
     /// Builds the records from everything in a store. Applies noted revocations.
     pub(super) fn of(stored: StoredDirectory) -> Result<Self, IdentityError> {
-        let mut records = Self::default();
-        records.tiers = stored.tiers.into_iter().map(|tier| (tier.name.clone(), tier)).collect();
+        let tiers = stored.tiers.into_iter().map(|tier| (tier.name.clone(), tier)).collect();
+        let mut records = Self { tiers, ..Self::default() };
         stored.orgs.into_iter().for_each(|org| records.put_org(org));
         stored.projects.into_iter().for_each(|project| records.put_project(project));
         for key in stored.keys {
