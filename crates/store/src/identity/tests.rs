@@ -161,7 +161,7 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
                 1 => TierHolder::Project(project_record(n / 3).id),
                 _ => TierHolder::Key(stored_key(n / 3).record.id),
             };
-            store.assign_tier(&to, (n % 5 > 0).then(|| tier(n / 7).name).as_ref(), &audit)
+            store.assign_tier(&to, (!n.is_multiple_of(5)).then(|| tier(n / 7).name).as_ref(), &audit)
         }
         12 => store.set_key_details(&stored_key(n).record.id, &stored_key(n / 5).record.details, &audit),
         13 => {
