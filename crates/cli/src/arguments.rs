@@ -75,7 +75,7 @@ pub(crate) enum ProgramCommand {
     Config(ConfigArgs),
     /// API keys
     Keys(places::KeysArgs),
-    /// Tiers: named limits and entitlements of organisations, projects and keys
+    /// Tiers: limits and entitlements for organisations and keys
     Tiers(tiers::TiersArgs),
     /// Operators: the people who administer the server over HTTP
     Operators(operators::OperatorsArgs),
