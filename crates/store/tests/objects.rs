@@ -230,7 +230,21 @@ fn compare(place: &TestPlace, acts: &[Act]) -> Result<(), TestCaseError> {
     let memory = MemoryObjects::new(LIMITS);
     let mut store = place.objects(LIMITS);
     let mut made: Vec<String> = Vec::new();
+    // No response takes the id of one that was deleted before its end. A database keeps such a response deleted, because
+    // another gateway may still finish it.
+    let mut deleted_early: Vec<(u8, u8)> = Vec::new();
     for (step, act) in acts.iter().enumerate() {
+        match act {
+            Act::Put { id, project, .. } if deleted_early.contains(&(*id, *project)) => continue,
+            Act::Delete { id, project: whose } => {
+                let now = UnixNanos::new(step as u64 * 1_000_000_000);
+                let found = memory.response(&project(*whose), &format!("resp_{id}_{whose}"), now).unwrap();
+                if found.is_some_and(|found| found.status == ResponseStatus::InProgress) {
+                    deleted_early.push((*id, *whose));
+                }
+            }
+            _ => {}
+        }
         if step % 13 == 12 {
             drop(store);
             store = place.objects(LIMITS);

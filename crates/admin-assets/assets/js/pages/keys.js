@@ -180,7 +180,9 @@ async function showKeys(draw, signal) {
           { name: '', num: true, cell: (key) => keyActs(key, draw) },
         ],
         rows.filter((key) =>
-          `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint} ${key.owner ?? ''} ${key.tier ?? ''}`.toLowerCase().includes(text),
+          `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint} ${key.owner ?? ''} ${key.tier ?? ''}`
+            .toLowerCase()
+            .includes(text),
         ),
         { rowClass: (key) => key.revoked && 'gone' },
       ),
