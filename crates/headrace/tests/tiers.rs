@@ -65,7 +65,7 @@ async fn a_key_under_a_tier_is_refused_what_the_tier_does_not_allow() {
     let mut seen = far.seen().requests.into_iter().filter(|request| request.method == "POST");
     let sent: Value = serde_json::from_slice(&seen.next_back().unwrap().body).unwrap();
     let bound = sent.get("max_completion_tokens").or(sent.get("max_tokens")).and_then(Value::as_u64);
-    assert_eq!(bound, Some(20), "the upstream is held to the tier: {sent}");
+    assert_eq!(bound, Some(20), "the upstream gets the bound of the tier: {sent}");
 
     // What it does not allow. An upstream hears nothing of it.
     let before = far.seen().requests.len();

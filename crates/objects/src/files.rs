@@ -1,6 +1,8 @@
 //! Files that clients store, and uploads that become files: their records, and the interface to the stores that keep
 //! their bytes. Knows no disk and no form, and does not interpret the bytes.
 
+use std::time::Duration;
+
 use headrace_domain::{ProjectId, UnixNanos};
 
 use crate::{ObjectError, PageAsk};
@@ -96,6 +98,21 @@ pub struct UploadRecord {
     pub kept_seconds: Option<u64>,
     /// The id of the file, once the upload is completed.
     pub file: Option<String>,
+}
+
+impl UploadRecord {
+    /// Returns the record of the file `id` that the completed upload becomes at `now`.
+    pub fn joined(&self, id: &str, now: UnixNanos) -> FileRecord {
+        FileRecord {
+            id: id.to_owned(),
+            project: self.project.clone(),
+            created: now,
+            expires: self.kept_seconds.map(|seconds| now.after(Duration::from_secs(seconds))),
+            bytes: self.bytes,
+            name: self.name.clone(),
+            purpose: self.purpose.clone(),
+        }
+    }
 }
 
 /// The record of one part of an upload.

@@ -10,6 +10,7 @@ mod items;
 mod memory;
 mod page;
 mod record;
+mod response_writer;
 mod store;
 
 pub use archive::{ArchivedLine, FileArchive, ObjectArchive};
@@ -26,4 +27,5 @@ pub use items::{input_items, items_with_ids, list_of};
 pub use memory::MemoryObjects;
 pub use page::{ItemPage, ListOrder, MOST_ITEMS, MOST_ROWS, PageAsk, page};
 pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus};
+pub use response_writer::{MAX_RESPONSE_GROUP, PendingResponse, ResponseSink, ResponseWriter};
 pub use store::{HistoryOf, ObjectError, ObjectLimits, ObjectStore, OnStored, StoredLookup};

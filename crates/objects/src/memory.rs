@@ -29,10 +29,6 @@ impl MemoryObjects {
     pub fn new(limits: ObjectLimits) -> Self {
         Self { limits, all: Mutex::default() }
     }
-
-    fn later(&self, now: UnixNanos) -> UnixNanos {
-        UnixNanos::new(now.get().saturating_add(self.limits.retention_seconds.saturating_mul(1_000_000_000)))
-    }
 }
 
 impl MemoryTables {
@@ -78,7 +74,7 @@ impl ObjectStore for MemoryObjects {
         fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())?;
         let mut all = self.all.lock();
         if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
-            let (later, held) = (self.later(response.created), all.item_bytes(&response.project));
+            let (later, held) = (self.limits.expiry(response.created), all.item_bytes(&response.project));
             if let Some((conversation, has)) = all.conversation(&response.project, id, response.created) {
                 more(&self.limits, has.len(), items, held)?;
                 has.extend_from_slice(items);
@@ -269,7 +265,7 @@ impl ObjectStore for MemoryObjects {
         items: &[ItemRecord],
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        let later = self.later(now);
+        let later = self.limits.expiry(now);
         let mut all = self.all.lock();
         let held = all.item_bytes(project);
         let Some((conversation, has)) = all.conversation(project, conversation, now) else {

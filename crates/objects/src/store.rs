@@ -31,6 +31,13 @@ pub struct ObjectLimits {
     pub max_history_bytes: u64,
 }
 
+impl ObjectLimits {
+    /// Returns when an object expires that is stored, or changed, at `now`.
+    pub const fn expiry(&self, now: UnixNanos) -> UnixNanos {
+        UnixNanos::new(now.get().saturating_add(self.retention_seconds.saturating_mul(1_000_000_000)))
+    }
+}
+
 impl Default for ObjectLimits {
     /// 30 days, like OpenAI, and 1 GiB of responses per project.
     fn default() -> Self {

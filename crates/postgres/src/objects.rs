@@ -5,7 +5,6 @@ mod conversations;
 mod database;
 mod responses;
 mod sizes;
-mod writer;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use std::sync::Arc;
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     ConversationRecord, HistoryOf, ItemPage, ItemRecord, ObjectError, ObjectLimits, ObjectStore, OnStored,
-    PageAsk, ResponseRecord, StoredLookup,
+    PageAsk, PendingResponse, ResponseRecord, ResponseSink as _, ResponseWriter, StoredLookup,
 };
 
 use tokio_postgres::Client;
@@ -27,7 +26,6 @@ pub use database::OwnerSource;
 pub(crate) use database::owner_value;
 
 use database::ObjectDatabase;
-use writer::{PendingResponse, ResponseWriter};
 
 /// The store of responses and conversations. See the top of the file.
 pub struct PostgresObjects {
@@ -173,7 +171,7 @@ impl ObjectStore for PostgresObjects {
         items: &[ItemRecord],
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        let (limits, later) = (&self.database.limits, self.database.later(now));
+        let (limits, later) = (&self.database.limits, self.database.limits.expiry(now));
         let bytes = items.iter().map(|item| item.json.len() as u64).sum();
         self.database.pool.write(limit_for(bytes), async |client| {
             responses::lock(client, project).await?;

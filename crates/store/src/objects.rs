@@ -3,7 +3,6 @@
 
 mod archive;
 mod kept;
-mod put;
 pub(crate) mod rows;
 mod sizes;
 
@@ -14,7 +13,7 @@ use std::sync::Arc;
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     ConversationRecord, HistoryOf, ItemPage, ItemRecord, ObjectError, ObjectLimits, ObjectStore, OnStored,
-    PageAsk, ResponseRecord, StoredLookup,
+    PageAsk, PendingResponse, ResponseRecord, ResponseSink as _, ResponseWriter, StoredLookup,
 };
 
 use crate::disk::DiskGuard;
@@ -22,7 +21,6 @@ use crate::pair::ReadWritePair;
 use crate::sqlite::FileFormat;
 
 use kept::ObjectDatabase;
-use put::{PendingResponse, ResponseWriter};
 use rows::integer;
 
 /// The bytes of the items of each project's conversations, kept correct by triggers.
@@ -109,7 +107,7 @@ const SWEPT_AT_ONCE: i64 = 256;
 /// The store of objects. See the top of the file.
 pub struct SqliteObjects {
     kept: Arc<ObjectDatabase>,
-    putter: ResponseWriter,
+    writer: ResponseWriter,
 }
 
 impl SqliteObjects {
@@ -133,8 +131,8 @@ impl SqliteObjects {
     ) -> Result<Self, ObjectError> {
         let pair = ReadWritePair::open(path, FORMAT, Some(limits.max_total_bytes))?;
         let kept = Arc::new(ObjectDatabase { pair, limits, guard });
-        let putter = ResponseWriter::start(&kept)?;
-        Ok(Self { kept, putter })
+        let writer = ResponseWriter::start(&kept)?;
+        Ok(Self { kept, writer })
     }
 }
 
@@ -144,7 +142,7 @@ impl ObjectStore for SqliteObjects {
     }
 
     fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, on_stored: OnStored) {
-        self.putter.put(PendingResponse { response, items, on_stored });
+        self.writer.put(PendingResponse { response, items, on_stored });
     }
 
     fn response(
@@ -277,7 +275,7 @@ impl ObjectStore for SqliteObjects {
         items: &[ItemRecord],
         now: UnixNanos,
     ) -> Result<bool, ObjectError> {
-        let (limits, later) = (&self.kept.limits, self.kept.later(now));
+        let (limits, later) = (&self.kept.limits, self.kept.limits.expiry(now));
         self.kept.check(items.iter().map(|item| item.json.len() as u64).sum())?;
         let done = self.kept.pair.write(async |connection| {
             rows::add_items(connection, limits, (project, conversation), items, now, later).await

@@ -1,8 +1,6 @@
 //! The statements for files and uploads. Each change runs within the caller's transaction, and locks the row of a file or
 //! an upload before that of its project. Knows no connections.
 
-use std::time::Duration;
-
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
     FileDraft, FileLimits, FileRecord, OUTPUT_PURPOSE, PageAsk, UploadFault, UploadRecord, UploadStatus,
@@ -401,16 +399,7 @@ pub(super) async fn join(
     if bytes != upload.bytes {
         return Ok(Err(UploadFault::Bytes(bytes)));
     }
-    let UploadRecord { project, name, purpose, kept_seconds, .. } = upload;
-    let record = FileRecord {
-        id: file.to_owned(),
-        project: project.clone(),
-        created: now,
-        expires: kept_seconds.map(|seconds| now.after(Duration::from_secs(seconds))),
-        bytes,
-        name: name.clone(),
-        purpose: purpose.clone(),
-    };
+    let record = upload.joined(file, now);
     begin(client, &FileDraft::File(record.clone())).await?;
     for (part, at) in places {
         let take = "UPDATE headrace.file_chunk SET file = $1, at = at + $2 WHERE file = $3";
@@ -423,7 +412,7 @@ pub(super) async fn join(
     let finish = "UPDATE headrace.file SET bytes = $1, state = 1 WHERE id = $2";
     client.execute_typed(finish, &[(&integer(bytes), Type::INT8), (&file, Type::TEXT)]).await?;
     // The parts' bytes are already counted. Only the new file is added.
-    count(client, &FileLimits::default(), project.as_str(), false, (1, 0)).await?;
+    count(client, &FileLimits::default(), upload.project.as_str(), false, (1, 0)).await?;
     Ok(Ok(record))
 }
 

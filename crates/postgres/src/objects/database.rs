@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use headrace_domain::UnixNanos;
 use headrace_ledger::Owner;
-use headrace_objects::{ItemRecord, ObjectError, ObjectLimits, ResponseRecord};
+use headrace_objects::{ItemRecord, ObjectError, ObjectLimits, ResponseRecord, ResponseSink};
 
 use super::{conversations, responses};
 use crate::pool::{SessionPool, limit_for};
@@ -26,10 +25,10 @@ pub(super) struct ObjectDatabase {
     pub(super) owner: OwnerSource,
 }
 
-impl ObjectDatabase {
-    pub(super) fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
+impl ResponseSink for ObjectDatabase {
+    fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
         self.check_size(response)?;
-        let (limits, later) = (&self.limits, self.later(response.created));
+        let (limits, later) = (&self.limits, self.limits.expiry(response.created));
         let owner = owner_value(&self.owner);
         self.pool.write(limit_for(response.bytes()), async |client| {
             responses::lock(client, &response.project).await?;
@@ -41,8 +40,7 @@ impl ObjectDatabase {
         })
     }
 
-    /// Stores responses that have no items, each as [`Self::put`] does. Returns the result of each.
-    pub(super) fn put_each(&self, all: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
+    fn put_each(&self, all: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
         let owner = owner_value(&self.owner);
         // All writers lock projects in the same order, so that none waits for another in a ring.
         let mut sorted = all.to_vec();
@@ -65,12 +63,7 @@ impl ObjectDatabase {
         }
     }
 
-    /// Checks the limit on the size of one response.
-    pub(super) fn check_size(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
+    fn check_size(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
         fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())
-    }
-
-    pub(super) fn later(&self, now: UnixNanos) -> UnixNanos {
-        UnixNanos::new(now.get().saturating_add(self.limits.retention_seconds.saturating_mul(1_000_000_000)))
     }
 }

@@ -496,16 +496,7 @@ pub(super) async fn join(
     if bytes != upload.bytes {
         return Ok(Err(UploadFault::Bytes(bytes)));
     }
-    let UploadRecord { project, name, purpose, kept_seconds, .. } = upload;
-    let record = FileRecord {
-        id: file.to_owned(),
-        project: project.clone(),
-        created: now,
-        expires: kept_seconds.map(|seconds| now.after(std::time::Duration::from_secs(seconds))),
-        bytes,
-        name: name.clone(),
-        purpose: purpose.clone(),
-    };
+    let record = upload.joined(file, now);
     begin(connection, &FileDraft::File(record.clone())).await?;
     for (part, at) in places {
         for table in ["UPDATE chunk", "UPDATE segment"] {
@@ -527,7 +518,7 @@ pub(super) async fn join(
         .execute(&mut *connection)
         .await?;
     // The parts' bytes are already counted. Only the new file is added.
-    count(connection, &FileLimits::default(), project.as_str(), false, 1, 0).await?;
+    count(connection, &FileLimits::default(), upload.project.as_str(), false, 1, 0).await?;
     Ok(Ok(record))
 }
 

@@ -1,13 +1,18 @@
 //! The database of objects and its limits. Both kinds of callers write through it: those that wait, and those that do
 //! not. Knows no threads.
 
-use headrace_domain::UnixNanos;
-use headrace_objects::{ItemRecord, ObjectError, ObjectLimits, ResponseRecord};
+use headrace_objects::{
+    ItemRecord, MAX_RESPONSE_GROUP, ObjectError, ObjectLimits, ResponseRecord, ResponseSink,
+};
 use sqlx::sqlite::SqliteConnection;
 
 use super::rows;
 use crate::disk::DiskGuard;
+use crate::grouped::MOST_IN_GROUP;
 use crate::pair::ReadWritePair;
+
+// The writer passes at most as many responses as one group takes.
+const _: () = assert!(MAX_RESPONSE_GROUP <= MOST_IN_GROUP as usize);
 
 /// If the disk has this many bytes free in addition to the reserve, a refused write has another cause.
 const LEAST_ROOM: u64 = 1 << 20;
@@ -20,21 +25,6 @@ pub(super) struct ObjectDatabase {
 }
 
 impl ObjectDatabase {
-    pub(super) fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
-        let limits = &self.limits;
-        self.fits(response)?;
-        self.check(response.bytes())?;
-        let later = self.later(response.created);
-        let done = self.pair.write(async |connection| {
-            if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
-                let whose = (&response.project, id);
-                rows::add_items(connection, limits, whose, items, response.created, later).await?;
-            }
-            rows::put(connection, limits, response, false).await
-        });
-        self.name_limit(done)
-    }
-
     /// Reports the exceeded limit if the database has reached its maximum size, which SQLite reports as a full disk.
     pub(super) fn name_limit<T>(&self, done: Result<T, ObjectError>) -> Result<T, ObjectError> {
         match done {
@@ -50,17 +40,29 @@ impl ObjectDatabase {
     pub(super) fn check(&self, more: u64) -> Result<(), ObjectError> {
         self.guard.as_ref().map_or(Ok(()), |guard| guard.check(more.saturating_mul(2)))
     }
+}
 
-    /// Checks the size limit of a single response.
-    ///
-    /// # Errors
-    /// [`ObjectError::Full`] if the response exceeds it.
-    pub(super) fn fits(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
+impl ResponseSink for ObjectDatabase {
+    fn check_size(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
         rows::fits("max_object_bytes", self.limits.max_object_bytes, response.bytes())
     }
 
-    /// Stores responses that fit and add to no conversation, each as [`Self::put`] does. Returns the result of each.
-    pub(super) fn put_each(&self, responses: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
+    fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
+        let limits = &self.limits;
+        self.check_size(response)?;
+        self.check(response.bytes())?;
+        let later = limits.expiry(response.created);
+        let done = self.pair.write(async |connection| {
+            if let Some(id) = response.conversation.as_deref().filter(|_| !items.is_empty()) {
+                let whose = (&response.project, id);
+                rows::add_items(connection, limits, whose, items, response.created, later).await?;
+            }
+            rows::put(connection, limits, response, false).await
+        });
+        self.name_limit(done)
+    }
+
+    fn put_each(&self, responses: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
         let limits = &self.limits;
         if let Err(full) = self.check(responses.iter().map(|response| response.bytes()).sum()) {
             return responses.iter().map(|_| Err(full.clone())).collect();
@@ -70,9 +72,5 @@ impl ObjectDatabase {
         };
         let done = self.pair.write_each(responses.iter().copied().map(put));
         done.into_iter().map(|done| self.name_limit(done)).collect()
-    }
-
-    pub(super) fn later(&self, now: UnixNanos) -> UnixNanos {
-        UnixNanos::new(now.get().saturating_add(self.limits.retention_seconds.saturating_mul(1_000_000_000)))
     }
 }

@@ -118,8 +118,8 @@ fn a_tier_is_removed_only_when_nothing_has_it() {
     directory.create_tier(basic.clone(), context(10), "ops", NOW).unwrap();
     let again = directory.create_tier(basic.clone(), context(10), "ops", NOW).unwrap_err();
     assert_eq!(again, IdentityError::Exists { what: "tier `basic`".to_owned() });
-    let nobody = directory.assign_tier(&TierHolder::Project(project("none")), Some(&basic), "ops", NOW);
-    assert_eq!(nobody, Err(IdentityError::UnknownProject(project("none"))));
+    let unknown = directory.assign_tier(&TierHolder::Project(project("none")), Some(&basic), "ops", NOW);
+    assert_eq!(unknown, Err(IdentityError::UnknownProject(project("none"))));
     let holder = TierHolder::Project(project("web"));
     directory.assign_tier(&holder, Some(&basic), "ops", NOW).unwrap();
     let refused = directory.remove_tier(&basic, "ops", NOW).unwrap_err();
