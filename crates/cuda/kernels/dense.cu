@@ -90,7 +90,7 @@ DEVICE void few(const Product &p) {
             total[0][i] = 0.0f;
             for (int q = 0; q < QUARTERS; ++q) total[0][i] = total[0][i] + sums[q][n][lane][i];
         }
-        finish_pieces(p, 8 * n + 2 * t, feature + g, total);
+        finish_pieces<1>(p, 8 * n + 2 * t, feature + g, total);
     }
 }
 
@@ -109,6 +109,7 @@ struct Tile {
     static constexpr int WARPS_ACROSS = 8 / WARPS_DOWN;
     static constexpr int DOWN = TILE_FEATURES / WARPS_DOWN / 16;  // pieces of 16 features
     static constexpr int ACROSS = ROWS / WARPS_ACROSS / 8;        // pieces of 8 rows
+    static constexpr int PIECES = DOWN * ACROSS;                  // of which a thread has four sums each
     static constexpr int STAGE_CHUNKS = (TILE_FEATURES + ROWS) * 8;
 
     // Asks for inputs `at` to `at + 63` of the tile's features and rows.
@@ -123,7 +124,7 @@ struct Tile {
         }
     }
 
-    DEVICE void multiply(float (&c)[DOWN][ACROSS][4], const uint4 *stage, int group) {
+    DEVICE void multiply(float (&c)[PIECES][4], const uint4 *stage, int group) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
         int feature = warp / WARPS_ACROSS * DOWN * 16, row = TILE_FEATURES + warp % WARPS_ACROSS * ACROSS * 8;
         uint2 b[ACROSS];
@@ -133,22 +134,18 @@ struct Tile {
         for (int m = 0; m < DOWN; ++m) {
             uint2 upper = inputs_of(stage, feature + m * 16 + g, group), lower = inputs_of(stage, feature + m * 16 + 8 + g, group);
 #pragma unroll
-            for (int n = 0; n < ACROSS; ++n) product_of_16(c[m][n], upper, lower, b[n]);
+            for (int n = 0; n < ACROSS; ++n) product_of_16(c[m * ACROSS + n], upper, lower, b[n]);
         }
     }
 
-    DEVICE void clear(float (&c)[DOWN][ACROSS][4]) {
+    DEVICE void clear(float (&c)[PIECES][4]) {
 #pragma unroll
-        for (int m = 0; m < DOWN; ++m)
-#pragma unroll
-            for (int n = 0; n < ACROSS; ++n)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) c[m][n][i] = 0.0f;
+        for (int i = 0; i < PIECES * 4; ++i) c[i / 4][i % 4] = 0.0f;
     }
 
     // The chain of the steps from `first` to `last` in `c`. At the end of each quarter `ended(quarter)` may take it.
     template <typename Ended>
-    DEVICE void chains(const Product &p, float (&c)[DOWN][ACROSS][4], uint4 *shared, int feature, int row, int first,
+    DEVICE void chains(const Product &p, float (&c)[PIECES][4], uint4 *shared, int feature, int row, int first,
                               int last, Ended ended) {
         int steps = (p.k + STEP - 1) / STEP;
 #pragma unroll
@@ -177,84 +174,45 @@ struct Tile {
         copies_wait<0>();
     }
 
-    // All quarters in one block. Blocks that run at once share few rows and few features, so that both stay in the cache: eight
-    // tiles of rows come with one of features, then with the next.
+    // All quarters in one block.
     DEVICE void whole(const Product &p) {
         DYNAMIC_SHARED(memory);
-        int down = (p.features + TILE_FEATURES - 1) / TILE_FEATURES, across = (p.count + ROWS - 1) / ROWS;
-        int group = blockIdx.x / (8 * down), within = blockIdx.x % (8 * down), width = smaller(8, across - 8 * group);
-        int feature = within / width * TILE_FEATURES, row = (8 * group + within % width) * ROWS;
-        float c[DOWN][ACROSS][4], total[DOWN][ACROSS][4];
+        WholeTile tile(p, ROWS);
+        float c[PIECES][4], total[PIECES][4];
         clear(c);
         clear(total);
         allow_next();
         wait_for_previous();
         auto ended = [&](int) {
 #pragma unroll
-            for (int m = 0; m < DOWN; ++m)
-#pragma unroll
-                for (int n = 0; n < ACROSS; ++n)
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        total[m][n][i] = total[m][n][i] + c[m][n][i];
-                        c[m][n][i] = 0.0f;
-                    }
+            for (int i = 0; i < PIECES * 4; ++i) {
+                total[i / 4][i % 4] = total[i / 4][i % 4] + c[i / 4][i % 4];
+                c[i / 4][i % 4] = 0.0f;
+            }
         };
-        chains(p, c, (uint4 *)memory, feature, row, 0, (p.k + STEP - 1) / STEP, ended);
-#pragma unroll
-        for (int m = 0; m < DOWN; ++m) finish_pieces(p, row_of(row), feature_of(feature) + 16 * m, total[m]);
+        chains(p, c, (uint4 *)memory, tile.feature, tile.row, 0, (p.k + STEP - 1) / STEP, ended);
+        finish_tile(p, tile.feature, tile.row, total);
     }
 
-    // The quarter blockIdx.z of a tile; whoever is the last of the four adds them.
+    // The quarter blockIdx.z of a tile. The last of the four blocks adds them.
     DEVICE void part(const Product &p, float4 *parts, u32 *arrived) {
         DYNAMIC_SHARED(memory);
-        __shared__ bool last;
-        int feature = blockIdx.y * TILE_FEATURES, row = blockIdx.x * ROWS, steps = (p.k + STEP - 1) / STEP;
-        float c[DOWN][ACROSS][4];
+        int feature = blockIdx.y * TILE_FEATURES, row = blockIdx.x * ROWS, steps = (p.k + STEP - 1) / STEP, quarter = blockIdx.z;
+        float c[PIECES][4];
         clear(c);
-        int quarter = blockIdx.z;
         allow_next();
         wait_for_previous();
         chains(p, c, (uint4 *)memory, feature, row, quarter * steps / QUARTERS, (quarter + 1) * steps / QUARTERS, [](int) {});
-        constexpr size_t PIECES = DOWN * ACROSS;
         size_t tile = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-        float4 *mine = parts + tile * QUARTERS * PIECES * THREADS + threadIdx.x;
-#pragma unroll
-        for (int m = 0; m < DOWN; ++m)
-#pragma unroll
-            for (int n = 0; n < ACROSS; ++n)
-                mine[(quarter * PIECES + m * ACROSS + n) * THREADS] =
-                    make_float4(c[m][n][0], c[m][n][1], c[m][n][2], c[m][n][3]);
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) last = atomicAdd(&arrived[tile], 1u) == QUARTERS - 1;
-        __syncthreads();
-        if (!last) return;
-        __threadfence();
-        // For the next product: nobody else looks at this count any more.
-        if (threadIdx.x == 0) arrived[tile] = 0;
-#pragma unroll
-        for (int m = 0; m < DOWN; ++m) {
-#pragma unroll
-            for (int n = 0; n < ACROSS; ++n) {
-                float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                for (int q = 0; q < QUARTERS; ++q) {
-                    float4 next = load_fresh(mine + (q * PIECES + m * ACROSS + n) * THREADS);
-                    sum.x = sum.x + next.x, sum.y = sum.y + next.y, sum.z = sum.z + next.z, sum.w = sum.w + next.w;
-                }
-                c[m][n][0] = sum.x, c[m][n][1] = sum.y, c[m][n][2] = sum.z, c[m][n][3] = sum.w;
-            }
-            finish_pieces(p, row_of(row), feature_of(feature) + 16 * m, c[m]);
-        }
+        if (add_quarters<PIECES, THREADS>(c, parts, arrived, tile, quarter)) finish_tile(p, feature, row, c);
     }
 
-    // The feature and the row of this thread's first sum.
-    DEVICE int feature_of(int feature) {
-        return feature + threadIdx.x / 32 / WARPS_ACROSS * DOWN * 16 + threadIdx.x % 32 / 4;
-    }
-
-    DEVICE int row_of(int row) {
-        return row + threadIdx.x / 32 % WARPS_ACROSS * ACROSS * 8 + threadIdx.x % 4 * 2;
+    // Finishes what this thread has of the tile: for every 16 features ACROSS pieces of eight rows.
+    DEVICE void finish_tile(const Product &p, int feature, int row, const float (&sums)[PIECES][4]) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        int f = feature + warp / WARPS_ACROSS * DOWN * 16 + lane / 4, r = row + warp % WARPS_ACROSS * ACROSS * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int m = 0; m < DOWN; ++m) finish_pieces<ACROSS>(p, r, f + 16 * m, sums + m * ACROSS);
     }
 };
 

@@ -64,7 +64,7 @@ DEVICE void finish(const Product &p, int row, int f, float first, float second) 
 // Finishes PIECES pieces of eight rows. A thread has four sums of each: rows r and r + 1 of feature f, then those of feature f + 8.
 // Outputs that are added to are read several at a time, so that their latencies overlap.
 template <int PIECES>
-DEVICE void finish_pieces(const Product &p, int r, int f, const float (&sums)[PIECES][4]) {
+DEVICE void finish_pieces(const Product &p, int r, int f, const float (*sums)[4]) {
     if (p.finish != ADD) {
 #pragma unroll
         for (int n = 0; n < PIECES; ++n) {
@@ -99,6 +99,48 @@ DEVICE void finish_pieces(const Product &p, int r, int f, const float (&sums)[PI
                 if (there) out[(size_t)row * p.stride + i / 2 * 8] = before[n][i] + p.factor * sum;
             }
     }
+}
+
+// The first feature and row of the tile that a block computes whole. Blocks that run at the same time share few rows and few features,
+// so that both stay in the cache: eight tiles of rows come with one of features, then with the next.
+struct WholeTile {
+    int feature, row;
+
+    DEVICE_METHOD WholeTile(const Product &p, int tile_rows) {
+        int down = (p.features + TILE_FEATURES - 1) / TILE_FEATURES, across = (p.count + tile_rows - 1) / tile_rows;
+        int group = blockIdx.x / (8 * down), within = blockIdx.x % (8 * down), width = smaller(8, across - 8 * group);
+        feature = within / width * TILE_FEATURES, row = (8 * group + within % width) * tile_rows;
+    }
+};
+
+// Exchanges the quarters of a tile between four blocks of THREADS threads. Returns true to the last block that arrives, whose `sums` are
+// then those of all quarters, added in ascending order. `parts` has 4 · PIECES · THREADS entries for each tile, `arrived` one count.
+template <int PIECES, int THREADS>
+DEVICE bool add_quarters(float (&sums)[PIECES][4], float4 *parts, u32 *arrived, size_t tile, int quarter) {
+    __shared__ bool last;
+    float4 *mine = parts + tile * (QUARTERS * PIECES * THREADS) + threadIdx.x;
+#pragma unroll
+    for (int n = 0; n < PIECES; ++n)
+        mine[(quarter * PIECES + n) * THREADS] = make_float4(sums[n][0], sums[n][1], sums[n][2], sums[n][3]);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&arrived[tile], 1u) == QUARTERS - 1;
+    __syncthreads();
+    if (!last) return false;
+    __threadfence();
+    // For the next product. No other block reads this count any more.
+    if (threadIdx.x == 0) arrived[tile] = 0;
+#pragma unroll
+    for (int n = 0; n < PIECES; ++n) {
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int q = 0; q < QUARTERS; ++q) {
+            float4 next = load_fresh(mine + (q * PIECES + n) * THREADS);
+            sum.x = sum.x + next.x, sum.y = sum.y + next.y, sum.z = sum.z + next.z, sum.w = sum.w + next.w;
+        }
+        sums[n][0] = sum.x, sums[n][1] = sum.y, sums[n][2] = sum.z, sums[n][3] = sum.w;
+    }
+    return true;
 }
 
 #endif

@@ -189,52 +189,27 @@ struct WideTile {
         copies_wait<0>();
     }
 
-    // All quarters in one block. Blocks that run at the same time share few rows and few features, so that both stay in the cache: eight
-    // tiles of rows come with one of features, then with the next.
+    // All quarters in one block.
     DEVICE void whole(const Product &p) {
-        int down = (p.features + TILE_FEATURES - 1) / TILE_FEATURES, across = (p.count + TILE_ROWS - 1) / TILE_ROWS;
-        int group = blockIdx.x / (8 * down), within = blockIdx.x % (8 * down), width = smaller(8, across - 8 * group);
-        int feature = within / width * TILE_FEATURES, row = (8 * group + within % width) * TILE_ROWS;
+        WholeTile tile(p, TILE_ROWS);
         float c[PIECES][4], total[PIECES][4];
 #pragma unroll
         for (int i = 0; i < PIECES * 4; ++i) total[i / 4][i % 4] = 0.0f;
-        chains(p, c, feature, row, 0, QUARTERS, [&]() {
+        chains(p, c, tile.feature, tile.row, 0, QUARTERS, [&]() {
 #pragma unroll
             for (int i = 0; i < PIECES * 4; ++i) total[i / 4][i % 4] = total[i / 4][i % 4] + c[i / 4][i % 4];
         });
-        finish_pieces(p, row_of(row), feature_of(feature), total);
+        finish_pieces<PIECES>(p, row_of(tile.row), feature_of(tile.feature), total);
     }
 
     // The quarter blockIdx.z of a tile. The last of the four blocks adds them.
     DEVICE void part(const Product &p, float4 *parts, u32 *arrived) {
-        __shared__ bool last;
         int feature = blockIdx.y * TILE_FEATURES, row = blockIdx.x * TILE_ROWS, quarter = blockIdx.z;
         float c[PIECES][4];
         chains(p, c, feature, row, quarter, 1, []() {});
         size_t tile = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-        float4 *mine = parts + tile * (QUARTERS * PIECES * THREADS) + threadIdx.x;
-#pragma unroll
-        for (int n = 0; n < PIECES; ++n)
-            mine[(quarter * PIECES + n) * THREADS] = make_float4(c[n][0], c[n][1], c[n][2], c[n][3]);
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) last = atomicAdd(&arrived[tile], 1u) == QUARTERS - 1;
-        __syncthreads();
-        if (!last) return;
-        __threadfence();
-        // For the next product. No other block reads this count any more.
-        if (threadIdx.x == 0) arrived[tile] = 0;
-#pragma unroll
-        for (int n = 0; n < PIECES; ++n) {
-            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-            for (int q = 0; q < QUARTERS; ++q) {
-                float4 next = load_fresh(mine + (q * PIECES + n) * THREADS);
-                sum.x = sum.x + next.x, sum.y = sum.y + next.y, sum.z = sum.z + next.z, sum.w = sum.w + next.w;
-            }
-            c[n][0] = sum.x, c[n][1] = sum.y, c[n][2] = sum.z, c[n][3] = sum.w;
-        }
-        finish_pieces(p, row_of(row), feature_of(feature), c);
+        if (!add_quarters<PIECES, THREADS>(c, parts, arrived, tile, quarter)) return;
+        finish_pieces<PIECES>(p, row_of(row), feature_of(feature), c);
     }
 
     // The feature and the row of this thread's first sum.

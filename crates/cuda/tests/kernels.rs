@@ -600,3 +600,17 @@ fn shapes_that_no_kernel_can_work_with_are_refused_by_name() {
     run(matrix, 0, 64, Finish::Store).unwrap();
     assert!(buffer.part(1, buffer.bytes).is_err() && buffer.part(usize::MAX, 1).is_err());
 }
+
+/// More floats than the device's page-locked memory holds, and a last piece that is not full.
+#[test]
+fn downloads_of_many_floats_are_whole() {
+    let mut device = common::device();
+    let count = 17_000_003;
+    let expected: Vec<f32> = (0..count).map(|at| at as f32 * 0.5).collect();
+    let buffer = floats(&mut *device, &expected);
+    for part in [count, 600_001, 1] {
+        let mut got = vec![f32::NAN; part];
+        device.download(buffer.part(0, part * 4).unwrap(), &mut got).unwrap();
+        assert!(got == expected[..part], "{part} floats");
+    }
+}

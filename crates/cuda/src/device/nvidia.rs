@@ -42,7 +42,7 @@ pub struct Nvidia {
     downloader: Option<PinnedDownloader>,
     name: String,
     multiprocessors: usize,
-    architecture: String,
+    has_wgmma: bool,
     /// Whether a kernel may be started before the previous one has ended (compute capability 9.0 and later).
     overlaps_kernels: bool,
 }
@@ -133,21 +133,21 @@ impl Nvidia {
             downloader: None,
             name: format!("{}-sm_{major}{minor}", model.replace(' ', "-")),
             multiprocessors: usize::try_from(multiprocessors).unwrap_or(1).max(1),
-            architecture,
+            has_wgmma: architecture == WGMMA_ARCHITECTURE,
             overlaps_kernels: major >= 9,
         };
-        nvidia.load_kernels()?;
+        nvidia.load_kernels(&architecture)?;
         Ok(nvidia)
     }
 
     /// Loads the kernels of every file and looks up their functions by name.
-    fn load_kernels(&mut self) -> Result<(), DeviceError> {
+    fn load_kernels(&mut self, architecture: &str) -> Result<(), DeviceError> {
         for Compiled { image, .. } in self.images.iter() {
             // SAFETY: the image is a complete cubin. It lives until the call returns, and the call copies it.
             let module = unsafe { driver::module::load_data(image.as_ptr().cast()) };
             self.modules.push(module.map_err(failed("loading the kernels"))?);
         }
-        for name in names(&self.architecture.clone()) {
+        for name in names(architecture) {
             let function = self.find(name)?;
             let shared = i32::try_from(shared_bytes(name)).unwrap_or(i32::MAX);
             // SAFETY: the function belongs to a module that stays loaded while `self` lives.
@@ -242,7 +242,7 @@ impl Device for Nvidia {
     }
 
     fn has_wgmma(&self) -> bool {
-        self.architecture == WGMMA_ARCHITECTURE
+        self.has_wgmma
     }
 
     fn multiprocessors(&self) -> usize {
@@ -314,7 +314,7 @@ impl Device for Nvidia {
         }
         self.session.enter()?;
         if to.len() >= LEAST_FLOATS {
-            let downloader = match self.downloader.take() {
+            let mut downloader = match self.downloader.take() {
                 Some(downloader) => downloader,
                 None => PinnedDownloader::new()?,
             };
