@@ -132,3 +132,102 @@ fn store_together(sink: &impl ResponseSink, group: Vec<PendingResponse>) {
         (pending.on_stored)(done);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use headrace_domain::{ProjectId, UnixNanos};
+
+    use super::*;
+    use crate::ResponseStatus;
+
+    /// Notes what it stores. The first write waits until the test sends something.
+    struct NotingSink {
+        noted: Mutex<Vec<String>>,
+        gate: Mutex<Option<Receiver<()>>>,
+    }
+
+    impl NotingSink {
+        fn note(&self, stored: String) {
+            let gate = self.gate.lock().unwrap().take();
+            if let Some(gate) = gate {
+                gate.recv().unwrap();
+            }
+            self.noted.lock().unwrap().push(stored);
+        }
+    }
+
+    impl ResponseSink for NotingSink {
+        fn check_size(&self, response: &ResponseRecord) -> Result<(), ObjectError> {
+            let observed = response.body.len() as u64;
+            let full = ObjectError::Full { rule: "max_object_bytes", limit: 1, observed };
+            if observed > 1 { Err(full) } else { Ok(()) }
+        }
+
+        fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
+            self.note(format!("{} with {} items", response.id, items.len()));
+            Ok(())
+        }
+
+        fn put_each(&self, responses: &[&ResponseRecord]) -> Vec<Result<(), ObjectError>> {
+            let ids: Vec<&str> = responses.iter().map(|response| response.id.as_str()).collect();
+            self.note(ids.join(" "));
+            responses.iter().map(|_| Ok(())).collect()
+        }
+    }
+
+    fn response(id: &str, body: &str) -> ResponseRecord {
+        ResponseRecord {
+            id: id.to_owned(),
+            project: ProjectId::new("p").unwrap(),
+            created: UnixNanos::new(0),
+            expires: UnixNanos::new(1),
+            status: ResponseStatus::Ended,
+            previous: None,
+            conversation: None,
+            input: String::new(),
+            output: String::new(),
+            body: body.to_owned(),
+            events: None,
+        }
+    }
+
+    #[test]
+    fn responses_that_wait_are_stored_together_and_in_their_order() {
+        let (open, gate) = channel();
+        let sink = Arc::new(NotingSink { noted: Mutex::default(), gate: Mutex::new(Some(gate)) });
+        let writer = ResponseWriter::start(&sink).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let item = || ItemRecord { id: "i".to_owned(), json: "{}".to_owned() };
+        for (id, body, items) in [
+            ("a", "", 0),
+            ("b", "", 0),
+            ("c", "", 0),
+            ("large", "xx", 0),
+            ("d", "", 2),
+            ("e", "", 0),
+            ("f", "", 0),
+        ] {
+            let told = Arc::clone(&told);
+            let name = id.to_owned();
+            let on_stored = Box::new(move |done: Result<(), ObjectError>| {
+                told.lock().unwrap().push((name, done.is_ok()));
+            });
+            let items = (0..items).map(|_| item()).collect();
+            writer.put(PendingResponse { response: response(id, body), items, on_stored });
+            if id == "a" {
+                // The others arrive while the first is written.
+                while sink.gate.lock().unwrap().is_some() {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        open.send(()).unwrap();
+        drop(writer);
+        assert_eq!(*sink.noted.lock().unwrap(), ["a", "b c", "d with 2 items", "e f"]);
+        let told: Vec<(String, bool)> = told.lock().unwrap().clone();
+        let refused: Vec<&str> = told.iter().filter(|(_, ok)| !ok).map(|(id, _)| id.as_str()).collect();
+        assert_eq!((told.len(), refused), (7, vec!["large"]));
+    }
+}
