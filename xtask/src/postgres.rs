@@ -31,6 +31,8 @@ const SERVER_TESTS: &[&str] = &[
     "--test",
     "gateways",
     "--test",
+    "gateway_faults",
+    "--test",
     "gateway_secrets",
     "--test",
     "gateway_traces",

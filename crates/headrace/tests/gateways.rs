@@ -4,6 +4,8 @@
 //! more kills.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
+#[path = "common/callers.rs"]
+mod callers;
 #[path = "common/server.rs"]
 mod common;
 #[path = "../../postgres/tests/support/mod.rs"]
@@ -12,9 +14,10 @@ mod postgres;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use callers::{CallCounts, call_until_stopped, verified_when_idle};
 use common::{Server, program, question};
 use postgres::{PostgresServer, versions};
 use serde_json::{Value, json};
@@ -133,43 +136,6 @@ async fn until_status(gateway: &Server, key: &str, wanted: u16) {
     }
 }
 
-/// What the clients of a test saw.
-#[derive(Default)]
-struct Seen {
-    answered: AtomicU64,
-    unavailable: AtomicU64,
-    stop: AtomicBool,
-}
-
-/// Asks again and again until the test ends. A refusal must come in time, and must not blame the key or the balance.
-async fn ask(http: reqwest::Client, url: String, seen: Arc<Seen>) {
-    let body = question(json!({ "max_tokens": 2 })).to_string();
-    while !seen.stop.load(Ordering::SeqCst) {
-        let call = http.post(format!("{url}/v1/chat/completions")).bearer_auth(KEY);
-        let call =
-            call.header("content-type", "application/json").body(body.clone()).timeout(common::PATIENCE);
-        let asked = Instant::now();
-        match call.send().await {
-            Ok(answer) if answer.status() == 200 => {
-                if answer.bytes().await.is_ok() {
-                    seen.answered.fetch_add(1, Ordering::SeqCst);
-                }
-            }
-            Ok(answer) => {
-                let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-                let text = answer.text().await.unwrap_or_default();
-                assert_eq!(status, 503, "{text}");
-                assert!(headers.contains_key("retry-after"), "{text}");
-                assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
-                seen.unavailable.fetch_add(1, Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-            // A killed gateway cuts its callers off.
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_of_gateways_and_of_the_database_lose_nothing_and_sell_nothing_twice() {
     for bin in versions() {
@@ -179,17 +145,18 @@ async fn kills_of_gateways_and_of_the_database_lose_nothing_and_sell_nothing_twi
         let url = database.url();
         let mut gateways: Vec<Server> =
             ["a", "b", "c"].map(|name| gateway(root.path(), name, &url, KEY, false)).into_iter().collect();
-        let (http, seen) = (reqwest::Client::new(), Arc::new(Seen::default()));
+        let (http, seen) = (reqwest::Client::new(), Arc::new(CallCounts::default()));
         let clients: Vec<_> = (0..6)
             .map(|n| {
                 // The third gateway is the one that is killed.
                 let url = gateways[n % 2].url.clone();
-                tokio::spawn(ask(http.clone(), url, Arc::clone(&seen)))
+                tokio::spawn(call_until_stopped(http.clone(), url, KEY, Arc::clone(&seen)))
             })
             .collect();
         for kill in 0..from_env("HEADRACE_KILLS", 3) {
             let last = gateways.pop().unwrap();
-            let doomed = tokio::spawn(ask(http.clone(), last.url.clone(), Arc::clone(&seen)));
+            let doomed =
+                tokio::spawn(call_until_stopped(http.clone(), last.url.clone(), KEY, Arc::clone(&seen)));
             tokio::time::sleep(Duration::from_millis(300)).await;
             last.signal("KILL");
             drop(last);
@@ -211,17 +178,7 @@ async fn kills_of_gateways_and_of_the_database_lose_nothing_and_sell_nothing_twi
             client.await.unwrap();
         }
         // The holds of killed gateways lapse.
-        let until = Instant::now() + Duration::from_secs(18);
-        let verified = loop {
-            let verified: Value =
-                serde_json::from_str(&gateways[0].ok(&["ledger", "verify", "--json"])).unwrap();
-            assert_eq!(verified["finding_count"], json!(0), "{verified}");
-            if verified["totals"]["open_holds"] == json!(0) {
-                break verified;
-            }
-            assert!(Instant::now() < until, "{verified}");
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        };
+        let verified = verified_when_idle(&gateways[0], Duration::from_secs(18)).await;
         let (answered, settled) =
             (seen.answered.load(Ordering::SeqCst), verified["totals"]["settled"].as_u64().unwrap());
         assert!(settled >= answered, "{answered} answers, {settled} settlements");

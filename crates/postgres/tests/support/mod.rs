@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// PostgreSQL refuses to run as root. Root's tests run it as another user.
-const OTHER_USER: u32 = 65_534;
+pub(crate) const OTHER_USER: u32 = 65_534;
 
 /// A running server. Dropping it stops it and removes its data.
 pub(crate) struct PostgresServer {
@@ -42,7 +42,7 @@ pub(crate) fn write_private(path: &Path, content: &str) {
     }
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
 }
 
@@ -77,9 +77,39 @@ impl PostgresServer {
         assert!(made.success(), "initdb: {made}");
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let settings = settings(folder.path());
+        Self::start_on(bin, folder, port, settings)
+    }
+
+    /// Starts a server on the cluster in the folder `data` of `folder`.
+    pub(crate) fn start_on(bin: &Path, folder: tempfile::TempDir, port: u16, settings: Vec<String>) -> Self {
         let mut server = Self { bin: bin.to_owned(), folder, port, settings, postmaster: None };
         server.resume();
         server
+    }
+
+    /// The folder of the cluster.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The server's processes whose title contains `title`.
+    pub(crate) fn processes(&self, title: &str) -> Vec<u32> {
+        let parent = self.postmaster.as_ref().unwrap().id().to_string();
+        let listed = Command::new("ps").args(["--ppid", &parent, "-o", "pid=,args="]).output().unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let titled = listed.lines().filter(|line| line.contains(title));
+        titled.filter_map(|line| line.split_whitespace().next()?.parse().ok()).collect()
+    }
+
+    /// Kills the postmaster and every process of it, as a machine that loses power does.
+    pub(crate) fn kill_all(&mut self) {
+        let mut children = self.processes("");
+        self.signal("-KILL");
+        self.postmaster.take().unwrap().wait().unwrap();
+        children.retain(|pid| *pid != std::process::id());
+        for child in children {
+            let _ = Command::new("kill").args(["-KILL", &child.to_string()]).stderr(Stdio::null()).status();
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -104,10 +134,11 @@ impl PostgresServer {
         let mut postmaster = postmaster.spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         loop {
-            // The last line of the file says `ready` once sessions are accepted.
+            // The last line of the file says `ready`, or `standby`, once sessions are accepted.
             let state = std::fs::read_to_string(self.folder.path().join("data/postmaster.pid"));
             let pid = postmaster.id().to_string();
-            if state.is_ok_and(|state| state.starts_with(&pid) && state.trim_end().ends_with("ready")) {
+            let accepts = |state: &str| state.ends_with("ready") || state.ends_with("standby");
+            if state.is_ok_and(|state| state.starts_with(&pid) && accepts(state.trim_end())) {
                 break;
             }
             if let Some(ended) = postmaster.try_wait().unwrap() {
@@ -123,7 +154,7 @@ impl PostgresServer {
         self.port
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.postmaster.as_ref().unwrap().id();
         let sent = Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap();
         assert!(sent.success());
