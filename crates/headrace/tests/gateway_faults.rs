@@ -100,6 +100,9 @@ impl Fleet {
         for client in self.clients {
             client.await.unwrap();
         }
+        for gateway in &self.gateways {
+            assert!(!gateway.log().contains("went back"), "{}", gateway.log());
+        }
         let verified: Value = verified_when_idle(&self.gateways[0], LEASE + Duration::from_secs(3)).await;
         let of = |count: fn(&CallCounts) -> u64| count(&self.counts) + count(&self.third);
         let answered = of(|counts| counts.answered.load(Ordering::SeqCst));

@@ -31,7 +31,10 @@ pub(crate) struct ReplayedState {
     pub(crate) state: LedgerState,
     pub(crate) sequence: u64,
     pub(crate) checksum: [u8; 32],
+    /// The number of rows applied after the snapshot.
     pub(crate) rows: u64,
+    /// The number of transactions in those rows.
+    pub(crate) transactions: u64,
     pub(crate) snapshot_sequence: u64,
     pub(crate) snapshot_refused: Option<String>,
 }
@@ -47,6 +50,7 @@ pub(crate) fn replay(journal: &mut (impl StoredRows + ?Sized)) -> Result<Replaye
         sequence: 0,
         checksum: GENESIS,
         rows: 0,
+        transactions: 0,
         snapshot_sequence: 0,
         snapshot_refused: None,
     };
@@ -105,6 +109,7 @@ impl ReplayedState {
         self.sequence = row.sequence;
         self.checksum = row.checksum;
         self.rows += 1;
+        self.transactions += transactions.len() as u64;
         Ok(transactions)
     }
 }

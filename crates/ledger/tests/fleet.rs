@@ -607,9 +607,12 @@ fn threads_take_turns_by_themselves_and_leave_when_they_are_closed() {
         let next = Box::new(move || Owner::new(owner + 100));
         let clock = Arc::clone(&clock);
         let (presence, owner) = (Box::new(handle.clone()), Owner::new(owner));
-        SharedLedger::open(Box::new(handle), presence, owner, next, clock, options()).unwrap().0
+        // Rows do not count in this test, only transactions do.
+        let options =
+            SharedLedgerOptions { snapshot_rows: u64::MAX, snapshot_transactions: 100, ..options() };
+        SharedLedger::open(Box::new(handle), presence, owner, next, clock, options).unwrap()
     };
-    let gateways = [opened(1), opened(2)];
+    let gateways = [opened(1).0, opened(2).0];
     let funded = gateways[0].transact(vec![open("o", "p"), grant("o", 10_000)], at(0));
     assert!(funded.verdicts.iter().all(CommandResult::is_done));
     std::thread::scope(|scope| {
@@ -627,6 +630,10 @@ fn threads_take_turns_by_themselves_and_leave_when_they_are_closed() {
             }
         }
     });
+    assert!(
+        gateways[0].health().snapshots >= 1 && gateways[1].health().snapshots >= 1,
+        "for 802 transactions"
+    );
     let left = gateways[0].transact(vec![hold(99_999, 7)], at(0));
     assert!(left.verdicts[0].is_done());
     for gateway in &gateways {
@@ -638,6 +645,9 @@ fn threads_take_turns_by_themselves_and_leave_when_they_are_closed() {
     assert!(report.ok(), "{:?}", report.findings);
     assert_eq!(report.totals.revenue.get(), 2 * 4 * 50 * 5);
     assert_eq!(report.totals.held.get(), 0, "what a gateway leaves open is released");
+    let (again, opened) = opened(3);
+    assert_eq!(opened.rows_replayed, 0, "the last gateway left a snapshot");
+    again.close().unwrap();
 }
 
 #[test]

@@ -401,6 +401,21 @@ fn opening_tells_how_far_the_ledger_is_ahead_of_the_clock() {
 }
 
 #[test]
+fn a_snapshot_follows_many_transactions_in_few_rows() {
+    for (snapshot_transactions, is_written) in [(10, true), (u64::MAX, false)] {
+        let journal = MemoryJournal::new();
+        let options = LedgerOptions { snapshot_rows: u64::MAX, snapshot_transactions, ..options() };
+        let (ledger, _) = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap();
+        must(&ledger, open("o", "p"));
+        must(&ledger, grant("o", 5000));
+        let holds = (0..12).map(|n| hold_of("o", "p", n, 10, None)).collect();
+        ledger.transact(holds, at(0)).durable.wait().unwrap();
+        must(&ledger, release(0));
+        assert_eq!(!journal.contents().snapshots.is_empty(), is_written, "{snapshot_transactions}");
+    }
+}
+
+#[test]
 fn a_snapshot_shortens_the_start_and_a_bad_one_is_passed_over() {
     let journal = MemoryJournal::new();
     let small = LedgerOptions { snapshot_rows: 4, ..options() };

@@ -191,6 +191,11 @@ impl Server {
         assert!(status.unwrap().success());
     }
 
+    /// What the server has printed on standard error so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
     /// Waits until the server has printed `part` on standard error.
     pub(crate) fn until_said(&self, part: &str) {
         let began = Instant::now();

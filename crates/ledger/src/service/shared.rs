@@ -22,6 +22,8 @@ pub struct LedgerOptions {
     pub max_queued_answer_bytes: usize,
     /// The minimum number of rows between two snapshots. A large state needs more.
     pub snapshot_rows: u64,
+    /// The number of transactions after which a snapshot is written although there were fewer rows.
+    pub snapshot_transactions: u64,
     /// The first wait before a failed journal is tried again. It doubles up to 20 times this value.
     pub retry: Duration,
 }
@@ -35,6 +37,8 @@ impl Default for LedgerOptions {
             // than one call in a hundred waits for it at ten thousand rows per second. Replaying as many rows takes a
             // fraction of a second.
             snapshot_rows: 65_536,
+            // A start replays about a million transactions in a second.
+            snapshot_transactions: 262_144,
             retry: Duration::from_millis(50),
         }
     }

@@ -34,6 +34,7 @@ pub(super) struct JournalWriter {
     /// The state that is on the disk.
     durable: ReplayedState,
     rows_since_snapshot: u64,
+    transactions_since_snapshot: u64,
     bytes_since_snapshot: usize,
     snapshot_bytes: usize,
     /// The buffer of the previous group, for reuse.
@@ -91,13 +92,14 @@ impl JournalWriter {
         durable: ReplayedState,
         options: LedgerOptions,
     ) -> Self {
-        let rows_since_snapshot = durable.rows;
+        let (rows_since_snapshot, transactions_since_snapshot) = (durable.rows, durable.transactions);
         Self {
             shared,
             journal,
             options,
             durable,
             rows_since_snapshot,
+            transactions_since_snapshot,
             bytes_since_snapshot: 0,
             snapshot_bytes: 0,
             spare: Vec::new(),
@@ -208,6 +210,7 @@ impl JournalWriter {
             health.sequence += rows.len() as u64;
         }
         group.resolve(Ok(()));
+        self.transactions_since_snapshot += transactions.len() as u64;
         for transaction in transactions {
             // The live state accepted the transaction by the same rules. If the durable state refuses it, the ledger
             // must stop.
@@ -221,8 +224,9 @@ impl JournalWriter {
         self.bytes_since_snapshot += rows.iter().map(|row| row.payload.len()).sum::<usize>();
         // A snapshot costs its size. It is written only when the rows since the last one weigh four times as much.
         // Snapshots therefore add at most a quarter to the bytes that are written anyway.
-        let due = self.rows_since_snapshot >= self.options.snapshot_rows
-            && self.bytes_since_snapshot >= self.snapshot_bytes.saturating_mul(4);
+        let are_many = self.rows_since_snapshot >= self.options.snapshot_rows
+            || self.transactions_since_snapshot >= self.options.snapshot_transactions;
+        let due = are_many && self.bytes_since_snapshot >= self.snapshot_bytes.saturating_mul(4);
         if due {
             self.snapshot();
         }
@@ -312,6 +316,7 @@ impl JournalWriter {
             crate::journal::StateSnapshot::sealed(self.durable.sequence, self.durable.checksum, payload);
         let written = self.journal.write_snapshot(&sealed);
         self.rows_since_snapshot = 0;
+        self.transactions_since_snapshot = 0;
         self.bytes_since_snapshot = 0;
         let health = &mut self.shared.inner.lock().health;
         match written {

@@ -30,6 +30,8 @@ pub struct SharedLedgerOptions {
     pub max_queued_batches: usize,
     /// The number of rows between two snapshots.
     pub snapshot_rows: u64,
+    /// The number of transactions after which a snapshot is written although there were fewer rows.
+    pub snapshot_transactions: u64,
     /// How long an idle gateway waits before it reads the rows of others.
     pub refresh: Duration,
 }
@@ -41,6 +43,7 @@ impl Default for SharedLedgerOptions {
             lease: Duration::from_secs(15),
             max_queued_batches: 16_384,
             snapshot_rows: 65_536,
+            snapshot_transactions: 262_144,
             refresh: Duration::from_millis(250),
         }
     }

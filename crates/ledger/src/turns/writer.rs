@@ -74,6 +74,7 @@ pub(super) struct TurnWriter {
     /// gateway can renew its presence.
     in_contact_since: u64,
     rows_since_snapshot: u64,
+    transactions_since_snapshot: u64,
     /// The journal's clock at the first turn, and the monotonic clock of this machine at that time.
     first_times: Option<(UnixNanos, u64)>,
 }
@@ -116,7 +117,7 @@ impl TurnWriter {
         options: SharedLedgerOptions,
     ) -> Self {
         let owner = shared.inner.lock().owner;
-        let rows_since_snapshot = base.rows;
+        let (rows_since_snapshot, transactions_since_snapshot) = (base.rows, base.transactions);
         let in_contact_since = shared.clock.monotonic_nanos();
         Self {
             shared,
@@ -133,6 +134,7 @@ impl TurnWriter {
             checked_lapsed: None,
             in_contact_since,
             rows_since_snapshot,
+            transactions_since_snapshot,
             first_times: None,
         }
     }
@@ -205,6 +207,9 @@ impl TurnWriter {
                 }
                 std::thread::sleep(FIRST_RETRY);
             }
+        }
+        if self.rows_since_snapshot > 0 {
+            self.snapshot();
         }
         Ok(self.journal.leave(self.owner)?)
     }
@@ -358,6 +363,7 @@ impl TurnWriter {
     fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
         let transactions = self.base.follow(row)?;
         self.rows_since_snapshot += 1;
+        self.transactions_since_snapshot += transactions.len() as u64;
         let mut inner = self.shared.inner.lock();
         for transaction in &transactions {
             let followed = inner.core.follow(transaction);
@@ -508,9 +514,13 @@ impl TurnWriter {
         self.base.sequence = row.sequence;
         self.base.checksum = row.checksum;
         self.rows_since_snapshot += 1;
+        self.transactions_since_snapshot += transactions.len() as u64;
         self.count_commit(&transactions, Some(started.elapsed()));
         self.answer(decided);
-        if self.rows_since_snapshot >= self.options.snapshot_rows {
+        let SharedLedgerOptions { snapshot_rows, snapshot_transactions, .. } = self.options;
+        if self.rows_since_snapshot >= snapshot_rows
+            || self.transactions_since_snapshot >= snapshot_transactions
+        {
             self.snapshot();
         }
         Ok(TurnOutcome::Written)
@@ -574,6 +584,7 @@ impl TurnWriter {
 
     fn snapshot(&mut self) {
         self.rows_since_snapshot = 0;
+        self.transactions_since_snapshot = 0;
         let payload = snapshot::encode(&self.base.state);
         let sealed = StateSnapshot::sealed(self.base.sequence, self.base.checksum, payload);
         let written = self.journal.write_snapshot(&sealed);
