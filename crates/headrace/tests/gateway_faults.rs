@@ -156,7 +156,7 @@ async fn a_stopped_gateway_delays_no_other_and_continues_under_a_new_name_after_
             println!("stopped for {stopped_for:?}; the longest call of others took {longest:?}");
         }
         let (answered, settled) = fleet.end().await;
-        // The two calls of a gateway that outlived its lease are answered, and nobody pays for them.
+        // The two calls of a gateway that outlived its lease are answered without a charge.
         let unpaid = 2 * outlived;
         assert!(
             settled <= answered && answered - settled <= unpaid,

@@ -17,6 +17,7 @@ mod replay;
 mod resolved;
 mod service;
 mod snapshot;
+mod snapshot_schedule;
 mod standing;
 mod state;
 mod table;

@@ -19,12 +19,15 @@
 //! releases its holds. A gateway that was declared dead by mistake writes nothing more under its old [`Owner`]; it
 //! continues under a new one.
 
+mod clock_check;
 mod decide;
 mod journal;
 mod ledger;
 mod memory;
 mod reply;
 mod shared;
+mod thread;
+mod vanished;
 mod writer;
 
 pub use journal::{GatewayPresence, SharedIdentities, SharedJournal, StartedTurn, TurnStamp};

@@ -704,3 +704,76 @@ fn a_jump_of_the_journals_clock_stops_decisions_until_it_is_set_right() {
     assert!(poll(&mut held).unwrap()[0].is_done());
     assert!(verify(&journal.contents()).ok());
 }
+
+/// Two gateways. The second one has read a row of the first one that the journal then lost.
+fn vanished(is_acknowledged: bool) -> (MemorySharedJournal, Arc<ManualClock>, Vec<Gateway>, PendingBatch) {
+    let (journal, clock, mut gateways) = fleet(2);
+    fund(&mut gateways[0], 100);
+    let mut own = gateways[1].ledger.decide(vec![hold(1, 10)], at(0));
+    gateways[1].hand.turn();
+    assert!(poll(&mut own).unwrap()[0].is_done());
+    if !is_acknowledged {
+        gateways[0].journal.fail_commit(CommitFault::Unheard);
+    }
+    let mut held = gateways[0].ledger.decide(vec![hold(2, 60)], at(0));
+    gateways[0].hand.turn();
+    assert_eq!(poll(&mut held).is_some(), is_acknowledged);
+    assert_eq!(gateways[1].hand.turn(), TurnOutcome::Read);
+    assert_eq!(gateways[1].ledger.open_holds().len(), 2, "it has read the row");
+    journal.lose_rows(1);
+    (journal, clock, gateways, held)
+}
+
+fn pass(journal: &MemorySharedJournal, clock: &ManualClock, time: Duration) {
+    clock.advance(time);
+    journal.set_time(clock.now());
+}
+
+#[test]
+fn a_gateway_continues_after_rows_vanished_that_no_caller_was_told_of() {
+    let (journal, clock, mut gateways, mut held) = vanished(false);
+    let mut waits = gateways[1].ledger.decide(vec![hold(3, 40)], at(0));
+    for second in 0..3 {
+        assert_eq!(gateways[1].hand.turn(), TurnOutcome::Failed, "after {second} s");
+        assert!(poll(&mut waits).is_none());
+        gateways[0].hand.turn();
+        pass(&journal, &clock, Duration::from_secs(1));
+        assert!(gateways.iter_mut().all(|gateway| gateway.hand.renew()));
+    }
+    assert!(poll(&mut held).unwrap()[0].is_done(), "decided anew");
+    assert_eq!(gateways[1].hand.turn(), TurnOutcome::Read);
+    // 10 and 60 are held, and 40 is more than the rest.
+    assert!(!poll(&mut waits).unwrap()[0].is_done());
+    let mut fits = gateways[1].ledger.decide(vec![hold(4, 30)], at(0));
+    assert_eq!(gateways[1].hand.turn(), TurnOutcome::Written);
+    assert!(poll(&mut fits).unwrap()[0].is_done());
+    let mut settled = gateways[1].ledger.decide(vec![settle(1, 5)], at(0));
+    gateways[1].hand.turn();
+    assert!(poll(&mut settled).unwrap()[0].is_done(), "its own hold was not lost");
+    assert!(verify(&journal.contents()).ok());
+}
+
+#[test]
+fn a_gateway_halts_if_nothing_vouches_for_the_rows_that_vanished() {
+    // The author of the rows was killed with the database, or it has halted because its callers know of them.
+    for is_killed in [true, false] {
+        let (journal, clock, mut gateways, _) = vanished(true);
+        for second in 0..3 {
+            assert_eq!(gateways[1].hand.turn(), TurnOutcome::Failed, "after {second} s");
+            let down = gateways[1].ledger.health().down.unwrap();
+            assert!(down.contains("whether they were acknowledged"), "{down}");
+            if !is_killed {
+                assert_eq!(gateways[0].hand.turn(), TurnOutcome::Failed);
+                assert!(!gateways[0].hand.renew(), "a gateway that has halted is not live");
+            }
+            pass(&journal, &clock, Duration::from_secs(1));
+            assert!(gateways[1].hand.renew());
+        }
+        for _ in 0..2 {
+            assert_eq!(gateways[1].hand.turn(), TurnOutcome::Failed);
+            let down = gateways[1].ledger.health().down.unwrap();
+            assert!(down.contains("went back"), "{down}");
+            assert!(!gateways[1].hand.renew());
+        }
+    }
+}

@@ -9,6 +9,7 @@ use crate::journal::{Journal, JournalError, JournalRow, LedgerError};
 use crate::record::encode_payload;
 use crate::replay::ReplayedState;
 use crate::snapshot;
+use crate::snapshot_schedule::SnapshotSchedule;
 use crate::transaction::{JournalEvent, Transaction};
 
 use super::shared::{FormingGroup, LedgerOptions, LedgerShared, ServiceStatus, SharedState, WriterSleep};
@@ -33,8 +34,7 @@ pub(super) struct JournalWriter {
     options: LedgerOptions,
     /// The state that is on the disk.
     durable: ReplayedState,
-    rows_since_snapshot: u64,
-    transactions_since_snapshot: u64,
+    schedule: SnapshotSchedule,
     bytes_since_snapshot: usize,
     snapshot_bytes: usize,
     /// The buffer of the previous group, for reuse.
@@ -92,14 +92,14 @@ impl JournalWriter {
         durable: ReplayedState,
         options: LedgerOptions,
     ) -> Self {
-        let (rows_since_snapshot, transactions_since_snapshot) = (durable.rows, durable.transactions);
+        let LedgerOptions { snapshot_rows, snapshot_transactions, .. } = options;
+        let schedule = SnapshotSchedule::after(&durable, snapshot_rows, snapshot_transactions);
         Self {
             shared,
             journal,
             options,
             durable,
-            rows_since_snapshot,
-            transactions_since_snapshot,
+            schedule,
             bytes_since_snapshot: 0,
             snapshot_bytes: 0,
             spare: Vec::new(),
@@ -125,7 +125,7 @@ impl JournalWriter {
         if let Some(error) = failure {
             return Err(error);
         }
-        if self.rows_since_snapshot > 0 {
+        if self.schedule.has_rows() {
             self.snapshot();
         }
         Ok(())
@@ -210,7 +210,7 @@ impl JournalWriter {
             health.sequence += rows.len() as u64;
         }
         group.resolve(Ok(()));
-        self.transactions_since_snapshot += transactions.len() as u64;
+        self.schedule.count(rows.len(), transactions.len());
         for transaction in transactions {
             // The live state accepted the transaction by the same rules. If the durable state refuses it, the ledger
             // must stop.
@@ -220,13 +220,11 @@ impl JournalWriter {
             self.durable.sequence = last.sequence;
             self.durable.checksum = last.checksum;
         }
-        self.rows_since_snapshot += rows.len() as u64;
         self.bytes_since_snapshot += rows.iter().map(|row| row.payload.len()).sum::<usize>();
         // A snapshot costs its size. It is written only when the rows since the last one weigh four times as much.
         // Snapshots therefore add at most a quarter to the bytes that are written anyway.
-        let are_many = self.rows_since_snapshot >= self.options.snapshot_rows
-            || self.transactions_since_snapshot >= self.options.snapshot_transactions;
-        let due = are_many && self.bytes_since_snapshot >= self.snapshot_bytes.saturating_mul(4);
+        let due =
+            self.schedule.is_due() && self.bytes_since_snapshot >= self.snapshot_bytes.saturating_mul(4);
         if due {
             self.snapshot();
         }
@@ -315,8 +313,7 @@ impl JournalWriter {
         let sealed =
             crate::journal::StateSnapshot::sealed(self.durable.sequence, self.durable.checksum, payload);
         let written = self.journal.write_snapshot(&sealed);
-        self.rows_since_snapshot = 0;
-        self.transactions_since_snapshot = 0;
+        self.schedule.restart();
         self.bytes_since_snapshot = 0;
         let health = &mut self.shared.inner.lock().health;
         match written {

@@ -26,6 +26,7 @@ use super::reply::{ReplyReceiver, ReplySlot, UnclaimedHolds};
 use super::shared::{
     QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, WaitLimit, all_end_work,
 };
+use super::thread::take_turns;
 use super::writer::{TurnOutcome, TurnWriter};
 
 /// How often the presence of a gateway is renewed.
@@ -77,9 +78,10 @@ impl TurnHand {
         self.writer.turn()
     }
 
-    /// Renews the gateway's presence. Returns `false` if the journal cannot be reached.
+    /// Renews the gateway's presence. Returns `false` if the journal cannot be reached, or the gateway has halted.
     pub fn renew(&mut self) -> bool {
-        self.presence.renew(self.writer.owner()).is_ok()
+        let owner = self.writer.shared().live_owner();
+        owner.is_some_and(|owner| self.presence.renew(owner).is_ok())
     }
 
     /// Gives up for callers that have waited too long.
@@ -119,14 +121,15 @@ impl SharedLedger {
             "ledger-presence",
             Box::new(move || {
                 renewing.repeat(RENEW_EVERY, || {
-                    let owner = renewing.inner.lock().owner;
-                    // A failure shows in the next turn, which needs the same database.
-                    let _ = presence.renew(owner);
+                    if let Some(owner) = renewing.live_owner() {
+                        // A failure shows in the next turn, which needs the same database.
+                        let _ = presence.renew(owner);
+                    }
                 });
             }),
         )?);
         let thread = std::thread::Builder::new().name("ledger-turns".into());
-        let thread = thread.spawn(move || writer.run());
+        let thread = thread.spawn(move || take_turns(writer));
         threads.writer = Some(thread.map_err(|error| LedgerError::Thread(error.to_string()))?);
         *ledger.handle.threads.lock() = threads;
         Ok((ledger, report))
@@ -165,6 +168,7 @@ impl SharedLedger {
             status: TurnStatus::Up,
             health: JournalHealth { sequence: base.sequence, ..JournalHealth::default() },
             owner,
+            is_halted: false,
         };
         let (inner, work, ended) = (Mutex::new(inner), Condvar::new(), Condvar::new());
         let shared = Arc::new(TurnShared { inner, work, ended, clock, identities: OnceLock::new() });

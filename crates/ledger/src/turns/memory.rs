@@ -237,7 +237,7 @@ impl SharedJournal for MemorySharedJournal {
         let lapsed = lease.map_or_else(Vec::new, |lease| {
             let gateways = shared.gateways.iter();
             let lapsed = gateways.filter(|(_, gateway)| {
-                gateway.state == GatewayState::Live && time.since(gateway.seen) > lease
+                gateway.state == GatewayState::Live && time.since(gateway.seen) >= lease
             });
             lapsed.map(|(owner, _)| *owner).collect()
         });

@@ -69,6 +69,8 @@ pub(super) struct TurnState {
     pub(super) status: TurnStatus,
     pub(super) health: JournalHealth,
     pub(super) owner: Owner,
+    /// Whether the ledger decides nothing until a person has looked at it. Such a gateway does not renew its presence.
+    pub(super) is_halted: bool,
 }
 
 /// When a caller gives up.
@@ -158,6 +160,12 @@ impl TurnShared {
         for limit in late.into_iter().filter(|limit| limit.at_nanos <= now) {
             limit.reply.give_up(Arc::clone(&why), limit.operations);
         }
+    }
+
+    /// The name under which this gateway renews its presence. `None` if it has halted.
+    pub(super) fn live_owner(&self) -> Option<Owner> {
+        let inner = self.inner.lock();
+        (!inner.is_halted).then_some(inner.owner)
     }
 
     /// Refuses new commands. The thread that takes turns ends when the queue is written.

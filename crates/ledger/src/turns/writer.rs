@@ -8,20 +8,22 @@ use std::time::{Duration, Instant};
 use headrace_domain::{HoldId, UnixNanos};
 
 use crate::command::{LedgerOperation, Owner, Receipt};
-use crate::durable::JournalFailed;
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow, LedgerError, StateSnapshot};
 use crate::record::encode_payload;
 use crate::refusal::LedgerRefusal;
 use crate::replay::{ReplayedState, replay};
 use crate::service::OpenReport;
 use crate::snapshot;
+use crate::snapshot_schedule::SnapshotSchedule;
 use crate::transaction::Transaction;
 use crate::verdict::CommandResult;
 
+use super::clock_check::JournalClockCheck;
 use super::decide::decide_batch;
 use super::journal::{SharedJournal, StartedTurn, TurnStamp};
 use super::reply::{UnclaimedHolds as _, holds_taken};
-use super::shared::{QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus, not_written};
+use super::shared::{QueuedBatch, SharedLedgerOptions, TurnShared, TurnState, TurnStatus};
+use super::vanished::{LossError, RowPosition, VanishedRows, in_doubt};
 
 /// The number of rows that a turn reads while it has the lock. A gateway that is further behind catches up without it.
 const PAGE_ROWS: usize = 500;
@@ -29,15 +31,8 @@ const PAGE_ROWS: usize = 500;
 const ROW_TRANSACTIONS: usize = 4_096;
 /// How often a gateway looks for others that ended.
 const LAPSE_CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How much the journal's clock may gain on this machine's monotonic clock. Budgets would turn over too early beyond it.
-const MAX_CLOCK_GAIN: Duration = Duration::from_secs(3600);
-/// The first wait after a turn that failed. It doubles up to [`MAX_RETRY`].
-const FIRST_RETRY: Duration = Duration::from_millis(25);
-const MAX_RETRY: Duration = Duration::from_millis(400);
 /// How often a turn begins anew because identities changed while it loaded them.
 const IDENTITY_LOADS: u32 = 16;
-/// The number of failed turns after which closing gives up.
-const CLOSING_TRIES: u32 = 20;
 
 /// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,14 +64,16 @@ pub(super) struct TurnWriter {
     again: VecDeque<QueuedBatch>,
     /// Why the ledger must not decide until a person has looked at it.
     halted: Option<LedgerError>,
+    /// The last row on which a verdict rests that a caller of this gateway received.
+    confirmed: RowPosition,
+    /// Rows that this gateway has read, and that are no longer in the journal.
+    vanished: Option<VanishedRows>,
     checked_lapsed: Option<u64>,
     /// Since when every turn of this gateway succeeded, on the monotonic clock. While the journal is away, no
     /// gateway can renew its presence.
     in_contact_since: u64,
-    rows_since_snapshot: u64,
-    transactions_since_snapshot: u64,
-    /// The journal's clock at the first turn, and the monotonic clock of this machine at that time.
-    first_times: Option<(UnixNanos, u64)>,
+    schedule: SnapshotSchedule,
+    clock_check: JournalClockCheck,
 }
 
 /// A batch with its verdicts, which its caller learns after the commit.
@@ -89,6 +86,10 @@ struct UnknownTurn {
     row: JournalRow,
     transactions: Vec<Transaction>,
     decided: Vec<DecidedBatch>,
+}
+
+fn schedule_after(replayed: &ReplayedState, options: SharedLedgerOptions) -> SnapshotSchedule {
+    SnapshotSchedule::after(replayed, options.snapshot_rows, options.snapshot_transactions)
 }
 
 impl TurnWriter {
@@ -117,7 +118,7 @@ impl TurnWriter {
         options: SharedLedgerOptions,
     ) -> Self {
         let owner = shared.inner.lock().owner;
-        let (rows_since_snapshot, transactions_since_snapshot) = (base.rows, base.transactions);
+        let schedule = schedule_after(&base, options);
         let in_contact_since = shared.clock.monotonic_nanos();
         Self {
             shared,
@@ -131,55 +132,21 @@ impl TurnWriter {
             unknown: None,
             again: VecDeque::new(),
             halted: None,
+            confirmed: RowPosition::START,
+            vanished: None,
             checked_lapsed: None,
             in_contact_since,
-            rows_since_snapshot,
-            transactions_since_snapshot,
-            first_times: None,
+            schedule,
+            clock_check: JournalClockCheck::default(),
         }
-    }
-
-    pub(super) const fn owner(&self) -> Owner {
-        self.owner
     }
 
     pub(super) const fn shared(&self) -> &Arc<TurnShared> {
         &self.shared
     }
 
-    /// Takes turns until the ledger is closed.
-    pub(super) fn run(mut self) -> Result<(), LedgerError> {
-        struct EndOnExit(Arc<TurnShared>);
-        impl Drop for EndOnExit {
-            fn drop(&mut self) {
-                self.0.end();
-            }
-        }
-        let _end = EndOnExit(Arc::clone(&self.shared));
-        let (mut retry, mut tries) = (FIRST_RETRY, 0);
-        loop {
-            let closing = self.wait_for_work();
-            match self.turn() {
-                TurnOutcome::Failed => {
-                    tries += 1;
-                    if closing && tries >= CLOSING_TRIES {
-                        return Err(not_written("the shared journal cannot be reached"));
-                    }
-                    std::thread::sleep(retry);
-                    retry = (retry * 2).min(MAX_RETRY);
-                }
-                TurnOutcome::Read | TurnOutcome::Written => {
-                    (retry, tries) = (FIRST_RETRY, 0);
-                    if closing && self.is_idle() {
-                        return self.leave();
-                    }
-                }
-            }
-        }
-    }
-
     /// Waits until there is work, or it is time to read the rows of others. Returns whether the ledger is closing.
-    fn wait_for_work(&mut self) -> bool {
+    pub(super) fn wait_for_work(&mut self) -> bool {
         let mut inner = self.shared.inner.lock();
         let is_closing = |inner: &TurnState| matches!(inner.status, TurnStatus::Closing | TurnStatus::Closed);
         if inner.queue.is_empty() && self.again.is_empty() && self.unknown.is_none() && !is_closing(&inner) {
@@ -188,27 +155,26 @@ impl TurnWriter {
         is_closing(&inner)
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.again.is_empty() && self.unknown.is_none() && self.shared.inner.lock().queue.is_empty()
     }
 
-    /// Releases the holds that this gateway still has, and leaves the journal.
-    fn leave(&mut self) -> Result<(), LedgerError> {
+    /// Queues the release of the holds that this gateway still has.
+    pub(super) fn release_own(&mut self) {
         let ended = vec![self.owner];
         let asked = UnixNanos::new(0);
         let operations = vec![LedgerOperation::ReleaseOwners { ended }];
         self.again.push_back(QueuedBatch { operations, asked, reply: None, caller: None });
-        let mut tries = 0;
-        while !self.again.is_empty() || self.unknown.is_some() {
-            tries += 1;
-            if self.turn() == TurnOutcome::Failed {
-                if tries >= CLOSING_TRIES {
-                    return Err(not_written("the shared journal cannot be reached"));
-                }
-                std::thread::sleep(FIRST_RETRY);
-            }
-        }
-        if self.rows_since_snapshot > 0 {
+    }
+
+    /// Whether nothing waits to be decided again.
+    pub(super) fn has_decided_all(&self) -> bool {
+        self.again.is_empty() && self.unknown.is_none()
+    }
+
+    /// Leaves the journal, with a snapshot for the next start.
+    pub(super) fn leave(&mut self) -> Result<(), LedgerError> {
+        if self.schedule.has_rows() {
             self.snapshot();
         }
         Ok(self.journal.leave(self.owner)?)
@@ -236,6 +202,7 @@ impl TurnWriter {
             self.journal.join(self.owner, FORMAT_VERSION)?;
             self.must_join = false;
         }
+        self.observe_vanished()?;
         let Some(started) = self.begin()? else { return Ok(TurnOutcome::Read) };
         let dead: Vec<Owner> = started.lapsed.iter().copied().filter(|owner| *owner != self.owner).collect();
         let (decided, transactions) = self.decide(&started, &dead);
@@ -262,7 +229,7 @@ impl TurnWriter {
             let is_other = |row: &JournalRow| row.previous != self.base.checksum;
             if started.head < self.base.sequence || started.rows.first().is_some_and(is_other) {
                 self.journal.abandon();
-                return Err(self.journal_went_back(&started));
+                return Err(self.rows_vanished(&started));
             }
             if let Err(error) = self.follow_all(&started.rows) {
                 self.journal.abandon();
@@ -276,10 +243,10 @@ impl TurnWriter {
             }
             if self.base.checksum != started.checksum {
                 self.journal.abandon();
-                return Err(self.journal_went_back(&started));
+                return Err(self.rows_vanished(&started));
             }
             self.resolve_unknown();
-            if let Err(error) = self.check_clock(started.time) {
+            if let Err(error) = self.clock_check.check(started.time, self.shared.clock.monotonic_nanos()) {
                 self.journal.abandon();
                 return Err(error);
             }
@@ -322,21 +289,6 @@ impl TurnWriter {
         }
     }
 
-    /// Checks that the journal's clock did not jump ahead since the first turn. It may be set right again.
-    fn check_clock(&mut self, time: UnixNanos) -> Result<(), LedgerError> {
-        let now = self.shared.clock.monotonic_nanos();
-        let (first, since) = *self.first_times.get_or_insert((time, now));
-        let gained = time.since(first).saturating_sub(Duration::from_nanos(now.saturating_sub(since)));
-        if gained <= MAX_CLOCK_GAIN {
-            return Ok(());
-        }
-        let why = format!(
-            "the database's clock is {} s ahead of where it was when this gateway started, so that budgets would turn over too early: set the clock right, or restart this gateway if the clock is right now",
-            gained.as_secs()
-        );
-        Err(JournalError::Io(why).into())
-    }
-
     /// Applies rows without the lock until row `head` is reached.
     fn catch_up(&mut self, head: u64) -> Result<(), LedgerError> {
         while self.base.sequence < head {
@@ -362,8 +314,7 @@ impl TurnWriter {
 
     fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
         let transactions = self.base.follow(row)?;
-        self.rows_since_snapshot += 1;
-        self.transactions_since_snapshot += transactions.len() as u64;
+        self.schedule.count(1, transactions.len());
         let mut inner = self.shared.inner.lock();
         for transaction in &transactions {
             let followed = inner.core.follow(transaction);
@@ -375,6 +326,7 @@ impl TurnWriter {
 
     fn halt(&mut self, error: LedgerError) -> LedgerError {
         self.halted = Some(error.clone());
+        self.shared.inner.lock().is_halted = true;
         error
     }
 
@@ -385,6 +337,7 @@ impl TurnWriter {
                 row = row.sequence,
                 "a commit of the shared ledger whose outcome was unknown happened"
             );
+            self.confirmed = RowPosition::of(row);
             self.count_commit(&unknown.transactions, None);
             self.answer(unknown.decided);
         }
@@ -407,6 +360,47 @@ impl TurnWriter {
         }
     }
 
+    /// Returns the error of a turn whose journal does not have the last row that this gateway has read. Halts if a row
+    /// is lost that was acknowledged to one of its callers.
+    fn rows_vanished(&mut self, started: &StartedTurn) -> LedgerError {
+        let (read, head) = (self.base.sequence, started.head);
+        match VanishedRows::missed(self.journal.as_mut(), (self.owner, read), head, self.confirmed) {
+            Ok(vanished) => {
+                self.vanished = Some(vanished);
+                in_doubt()
+            }
+            Err(LossError::Lost(loss)) => self.halt(loss),
+            // The next turn misses the row again.
+            Err(LossError::Unreachable(error)) => error.into(),
+        }
+    }
+
+    /// Continues from what the journal has if rows vanished that were never acknowledged.
+    fn observe_vanished(&mut self) -> Result<(), LedgerError> {
+        let Some(vanished) = &self.vanished else { return Ok(()) };
+        match vanished.are_gateways_running(self.journal.as_mut(), self.owner)? {
+            None => return Err(in_doubt()),
+            Some(true) => {}
+            Some(false) => {
+                let loss = vanished.loss();
+                return Err(self.halt(loss));
+            }
+        }
+        let replayed = replay(self.journal.as_mut())?;
+        tracing::warn!(
+            from = self.base.sequence,
+            to = replayed.sequence,
+            "the rows that vanished were never acknowledged; this gateway continues from what the journal has"
+        );
+        self.vanished = None;
+        // A turn whose outcome is unknown would have followed rows that vanished.
+        self.resolve_unknown();
+        self.schedule = schedule_after(&replayed, self.options);
+        self.base = replayed;
+        self.undo();
+        Ok(())
+    }
+
     fn rename(&mut self) -> Result<(), LedgerError> {
         let former = std::mem::replace(&mut self.owner, (self.next_owner)());
         self.turn = 0;
@@ -420,16 +414,6 @@ impl TurnWriter {
         self.journal.join(self.owner, FORMAT_VERSION)?;
         self.must_join = false;
         Ok(())
-    }
-
-    fn journal_went_back(&mut self, started: &StartedTurn) -> LedgerError {
-        let why: Arc<str> = format!(
-            "the shared journal went back: this gateway knows row {}, and the journal, whose last row is now {}, does not have it. The database lost acknowledged rows, for example in a failover to a standby that was not synchronous. Compare \
-             `headrace ledger verify` with a backup, then restart this gateway to continue from what the journal has",
-            self.base.sequence, started.head
-        )
-        .into();
-        self.halt(LedgerError::NotWritten(JournalFailed { why }))
     }
 
     /// Decides all batches that wait, and releases the holds of dead gateways.
@@ -513,14 +497,11 @@ impl TurnWriter {
         }
         self.base.sequence = row.sequence;
         self.base.checksum = row.checksum;
-        self.rows_since_snapshot += 1;
-        self.transactions_since_snapshot += transactions.len() as u64;
+        self.confirmed = RowPosition::of(&row);
+        self.schedule.count(1, transactions.len());
         self.count_commit(&transactions, Some(started.elapsed()));
         self.answer(decided);
-        let SharedLedgerOptions { snapshot_rows, snapshot_transactions, .. } = self.options;
-        if self.rows_since_snapshot >= snapshot_rows
-            || self.transactions_since_snapshot >= snapshot_transactions
-        {
+        if self.schedule.is_due() {
             self.snapshot();
         }
         Ok(TurnOutcome::Written)
@@ -583,8 +564,7 @@ impl TurnWriter {
     }
 
     fn snapshot(&mut self) {
-        self.rows_since_snapshot = 0;
-        self.transactions_since_snapshot = 0;
+        self.schedule.restart();
         let payload = snapshot::encode(&self.base.state);
         let sealed = StateSnapshot::sealed(self.base.sequence, self.base.checksum, payload);
         let written = self.journal.write_snapshot(&sealed);
