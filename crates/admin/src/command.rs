@@ -3,7 +3,7 @@
 use std::fmt;
 
 use headrace_domain::{
-    Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName, UnixNanos,
+    BudgetName, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName, UnixNanos,
 };
 use headrace_identity::{
     KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits,
@@ -13,6 +13,7 @@ use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget, SpendableBalance};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
+use crate::budget_act::{BudgetAct, BudgetAlertView, BudgetRuleView};
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 use crate::tier_act::TierAct;
 
@@ -137,6 +138,11 @@ pub enum AdminCommand {
         id: KeyId,
         /// For how many seconds the secret before it stays valid.
         overlap_seconds: u64,
+    },
+    /// Lists, sets, raises or removes budget rules, or lists alerts.
+    Budgets {
+        /// The act.
+        act: BudgetAct,
     },
     /// Lists, creates, changes, removes or assigns tiers.
     Tiers {
@@ -274,6 +280,14 @@ pub enum AdminReply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
     },
+    /// Budget rules with their use, by name.
+    Budgets(Vec<BudgetRuleView>),
+    /// Alerts, newest first.
+    BudgetAlerts(Vec<BudgetAlertView>),
+    /// A budget rule was set or raised.
+    BudgetChanged(BudgetRuleView),
+    /// A budget rule was removed.
+    BudgetRemoved(BudgetName),
     /// Tiers, by name.
     Tiers(Vec<TierRecord>),
     /// A tier was created or changed.

@@ -101,11 +101,15 @@ const fn code_of(refusal: &LedgerRefusal) -> AdminCode {
         LedgerRefusal::Busy { .. } => AdminCode::LedgerBusy,
         LedgerRefusal::Unavailable { .. } => AdminCode::LedgerUnavailable,
         LedgerRefusal::Inconsistent { .. } => AdminCode::LedgerInconsistent,
+        LedgerRefusal::UnknownBudgetRule { .. } => AdminCode::UnknownBudget,
+        LedgerRefusal::OlderGateway { .. } => AdminCode::OlderGateway,
         // These refusals concern calls only. No admin command holds, settles or has an idempotency key.
         LedgerRefusal::OutOfMoney { .. }
         | LedgerRefusal::CallerEnded
         | LedgerRefusal::HeldInFlight { .. }
         | LedgerRefusal::BudgetExceeded { .. }
+        | LedgerRefusal::BudgetRuleExceeded(_)
+        | LedgerRefusal::PlacesTaken { .. }
         | LedgerRefusal::UnknownHold { .. }
         | LedgerRefusal::AlreadyResolved { .. }
         | LedgerRefusal::DuplicateHold { .. }

@@ -1,6 +1,7 @@
 //! The commands of operators, and the control socket that carries them to a running server. Actor and time are
 //! arguments. Must not know HTTP, engines or SQL.
 
+mod budget_act;
 mod command;
 pub mod control;
 mod error;
@@ -10,6 +11,7 @@ mod places;
 mod service;
 mod tier_act;
 
+pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
 pub use command::{
     AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GatewayView, GrantView, SecretText,
     ServerStatus, StoreView, TotalsView,

@@ -253,6 +253,7 @@ impl AdminService {
                 self.directory.set_key_regions(&key, regions, actor, now)?;
                 Ok(AdminReply::RegionsSet { narrowed: Vec::new() })
             }
+            AdminCommand::Budgets { act } => self.budgets(act, actor, now),
             AdminCommand::Tiers { act } => self.tiers(act, actor, now),
             AdminCommand::ChangeKey { id, change } => {
                 Ok(AdminReply::KeyChanged(self.directory.change_key_details(&id, change, actor, now)?))
@@ -494,6 +495,7 @@ fn unexpected(receipt: &Receipt) -> AdminError {
     AdminError::new(AdminCode::Internal, format!("the ledger answered {receipt:?}"), "")
 }
 
+mod budgets;
 mod gateways;
 mod lend;
 mod money;

@@ -4,12 +4,13 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
     Code, Dialect, ErrorKind, NanoDollars, Stage, TracedFailure, TracedRefusal, UnixNanos,
 };
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_identity::AuthRefusal;
-use headrace_ledger::LedgerRefusal;
+use headrace_ledger::{BudgetMeasure, ExceededBudget, LedgerRefusal};
 use headrace_limits::{LimitRefusal, RateStanding};
 use headrace_wire::{BadRequest, ErrorFacts, LimitFacts, error_body};
 
@@ -305,6 +306,14 @@ impl From<LedgerRefusal> for Rejection {
                  cost up to {needed}. Raise the budget (`headrace budget set`) or ask for fewer tokens."
             ))
             .with_amounts("budget", *limit, *needed),
+            LedgerRefusal::BudgetRuleExceeded(exceeded) => budget_exceeded(exceeded, refusal.code()),
+            LedgerRefusal::PlacesTaken { kind, subject, limit } => why(format!(
+                "Limit reached: concurrency of {kind} `{subject}`: {limit} of {limit} used over all gateways, 1 asked \
+                 for; try again in {} s.",
+                HELD_IN_FLIGHT_WAIT.as_secs()
+            ))
+            .with_limit("concurrency", format!("{kind}:{subject}"), (*limit).into(), u64::from(*limit) + 1)
+            .retry_after(HELD_IN_FLIGHT_WAIT),
             LedgerRefusal::UnknownProject { .. } | LedgerRefusal::UnknownOrg { .. } => why(
                 "This project has no account yet. Grant it credit (`headrace credit grant`).".to_owned(),
             ),
@@ -319,6 +328,37 @@ impl From<LedgerRefusal> for Rejection {
             .with_param("max_tokens"),
             _ => why(format!("The ledger refused the hold: {refusal}. Nothing was charged.")),
         }
+    }
+}
+
+/// A budget rule does not cover the call.
+fn budget_exceeded(exceeded: &ExceededBudget, code: Code) -> Rejection {
+    let ExceededBudget { name, scope, subject, measure, limit, used, reserved, needed, resets, wait, .. } =
+        exceeded;
+    let in_flight = exceeded.fits_later();
+    let begins = resets.map_or_else(String::new, |at| format!(" It begins anew at {}.", Rfc3339(at)));
+    let way_out = match measure {
+        _ if in_flight => "Wait for calls in flight to finish",
+        BudgetMeasure::Dollars | BudgetMeasure::Tokens => "Ask for fewer tokens (`max_tokens`)",
+        BudgetMeasure::Requests if resets.is_some() => "Wait until then",
+        BudgetMeasure::Requests => "Use another key or project",
+    };
+    let text = exceeded.to_string();
+    let message = format!(
+        "B{}.{begins} {way_out}, or have the budget raised (`headrace budgets raise {name}`).",
+        text.strip_prefix('b').unwrap_or(&text)
+    );
+    let observed = used.saturating_add(*reserved).saturating_add(*needed);
+    let rejection = Rejection::new(code, message).with_limit(
+        code.name(),
+        format!("{}:{subject}", scope.name()),
+        *limit,
+        observed,
+    );
+    match wait {
+        _ if in_flight => rejection.retry_after(HELD_IN_FLIGHT_WAIT),
+        Some(wait) => rejection.retry_after(*wait),
+        None => rejection,
     }
 }
 

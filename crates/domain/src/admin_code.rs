@@ -101,6 +101,12 @@ codes! {
         "The tier is assigned, and cannot be removed."
         "The message names what has the tier. `headrace tiers unassign` takes it away, or `headrace tiers assign` gives \
          another one.";
+    UnknownBudget "unknown_budget" [404]
+        "The ledger has no budget of this name."
+        "`headrace budgets list` lists budgets, and `headrace budgets set NAME` makes one.";
+    OlderGateway "older_gateway" [409]
+        "A live gateway reads older journal formats only, and could not read this change of the ledger."
+        "Update all gateways, then try again. `headrace status` lists them with their versions.";
     UnknownOperator "unknown_operator" [404]
         "The operator does not exist or was revoked."
         "`headrace operators list` lists operators.";

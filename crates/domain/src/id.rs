@@ -124,11 +124,23 @@ name_id!(
     "tier name"
 );
 name_id!(
+    /// A budget rule, unique in a ledger.
+    BudgetName,
+    "budget name"
+);
+name_id!(
     /// A region of the world, or of a cloud, as operators name it: `eu`, `eu-west-1`. Only a name: no region contains
     /// another.
     Region,
     "region"
 );
+
+impl From<KeyId> for UserId {
+    /// The holder of an identity provider's token has one id, as a user and in place of a key.
+    fn from(id: KeyId) -> Self {
+        Self(id.0)
+    }
+}
 
 /// The name under which a model is requested and served.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]

@@ -15,6 +15,7 @@ mod conversation;
 mod dialect_extras;
 mod encode;
 mod end_user;
+mod holder_tiers;
 mod http_date;
 mod id;
 mod media;
@@ -56,8 +57,11 @@ pub use conversation::{
 pub use dialect_extras::{CompletionsExtras, DialectExtras, MessagesExtras};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
+pub use holder_tiers::HolderTiers;
 pub use http_date::HttpDate;
-pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, TierName, UserId};
+pub use id::{
+    BudgetName, HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, TierName, UserId,
+};
 pub use media::{MediaKind, MediaPart, MediaSource};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{KeyId, OrgId, ProjectId, TierName, UnixNanos};
+use headrace_domain::{HolderTiers, KeyId, OrgId, ProjectId, TierName, UnixNanos};
 use serde::{Deserialize, Serialize};
 
 use crate::{IdentityError, ModelAccess, Principal, RateLimits, TierBound, TierEntitlements};
@@ -179,7 +179,12 @@ impl AssignedTiers<'_> {
         for tier in &nearest_first {
             principal.models = principal.models.and(&tier.rules.models);
         }
-        principal.tier = Some(Arc::new(TierEntitlements::of(nearest_first)));
+        let name = |tier: Option<&TierRecord>| tier.map(|tier| tier.name.clone());
+        let holders = HolderTiers { key: name(key), project: name(project), org: name(org) };
+        principal.tier = Some(Arc::new(TierEntitlements {
+            holders: Arc::new(holders),
+            ..TierEntitlements::of(nearest_first)
+        }));
     }
 }
 
@@ -284,6 +289,11 @@ mod tests {
                 context: bound(context),
                 output: bound(output),
                 no_reasoning: name(silent),
+                holders: Arc::new(HolderTiers {
+                    key: rules[0].as_ref().map(|_| TierName::new("key").unwrap()),
+                    project: rules[1].as_ref().map(|_| TierName::new("project").unwrap()),
+                    org: rules[2].as_ref().map(|_| TierName::new("org").unwrap()),
+                }),
             };
             assert_eq!(principal.tier.as_deref(), Some(&expected), "{rules:?}");
             assert_eq!(principal.models, models, "{rules:?}");

@@ -1,6 +1,8 @@
 //! What tiers allow a caller, as it travels with a request. Plain data.
 
-use headrace_domain::TierName;
+use std::sync::Arc;
+
+use headrace_domain::{HolderTiers, TierName};
 
 /// A number of tokens, and the tier that sets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,4 +25,6 @@ pub struct TierEntitlements {
     pub output: Option<TierBound>,
     /// The nearest tier that does not allow reasoning.
     pub no_reasoning: Option<TierName>,
+    /// The tier of each holder.
+    pub holders: Arc<HolderTiers>,
 }

@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         amount: NanoDollars::new(5_000),
         owner: Owner::new(1),
         expires: now.after(Duration::from_secs(600)),
+        demand: None,
         idempotency: None,
     };
     let settle = |n: u64| LedgerOperation::Settle {

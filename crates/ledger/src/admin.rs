@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
 
+use crate::budget_rule::{AlertRaised, BudgetReport};
 use crate::command::{GrantKind, LedgerOperation, Owner};
 use crate::journal::{JournalError, JournalRow, LedgerError};
 use crate::record::decode_row;
@@ -35,6 +36,12 @@ pub trait LedgerAdmin: Send + Sync {
     /// Returns the amounts that an organisation and a project can spend at `now`. `None` if the organisation has no such
     /// project.
     fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance>;
+
+    /// Returns all budget rules with the counters of their current windows at `now`, by name.
+    fn budgets(&self, now: UnixNanos) -> Vec<BudgetReport>;
+
+    /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
+    fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)>;
 
     /// Returns the time of the newest transaction.
     fn time(&self) -> UnixNanos;
@@ -208,6 +215,14 @@ impl LedgerAdmin for LocalLedgerAdmin {
 
     fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
         self.ledger.standing_at(org, project, now)
+    }
+
+    fn budgets(&self, now: UnixNanos) -> Vec<BudgetReport> {
+        self.ledger.budgets(now)
+    }
+
+    fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
+        self.ledger.alerts()
     }
 
     fn time(&self) -> UnixNanos {

@@ -24,6 +24,11 @@ pub trait LedgerClient: Send + Sync {
         false
     }
 
+    /// Whether the ledger counts calls in flight over several gateways, so that holds should name their limits.
+    fn counts_places(&self) -> bool {
+        false
+    }
+
     /// Like [`LedgerClient::decide`]. If several gateways share the ledger, it also checks the caller of the batch at the
     /// moment of the decision, after it has loaded what other gateways changed. An ended caller is refused with
     /// [`crate::LedgerRefusal::CallerEnded`].

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos,
+    BudgetName, HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass,
+    UnixNanos,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::budget_rule::{BudgetRaise, BudgetRule, HoldDemand};
 
 /// One command. The commands of a batch are decided in order, each on the outcome of the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +40,24 @@ pub enum LedgerOperation {
         /// The new budget; `None` removes it.
         budget: Option<ProjectBudget>,
     },
+    /// Sets a budget rule, or changes the one with the same name. Counters stay if only limit, hardness, thresholds and
+    /// origin change. Holds that were taken before do not count.
+    SetBudgetRule {
+        /// The rule.
+        rule: Box<BudgetRule>,
+    },
+    /// Removes a budget rule and its counters.
+    RemoveBudgetRule {
+        /// The name of the rule.
+        name: BudgetName,
+    },
+    /// Raises the limit of a budget rule until a time, or ends the raise.
+    RaiseBudget {
+        /// The name of the rule.
+        name: BudgetName,
+        /// The raise. `None` ends the one in force.
+        raise: Option<BudgetRaise>,
+    },
     /// Reserves the maximum cost of a call.
     Hold {
         /// The hold's id, which was never used before.
@@ -53,6 +74,8 @@ pub enum LedgerOperation {
         expires: UnixNanos,
         /// The client's idempotency key, if it sent one.
         idempotency: Option<IdempotencyClaim>,
+        /// What the call asks of budget rules. `None` for a hold without a call: only its money counts then.
+        demand: Option<HoldDemand>,
     },
     /// Holds more money under the same hold, for a call that costs more than expected. It can be refused like a hold.
     /// The hold then stays unchanged.
@@ -227,6 +250,11 @@ pub enum Receipt {
     },
     /// The budget is set or removed.
     BudgetSet,
+    /// The budget rule is set, raised or removed.
+    BudgetRuleChanged {
+        /// Whether the rule was different before.
+        changed: bool,
+    },
     /// The money is held.
     Held {
         /// The hold.

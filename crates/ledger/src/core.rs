@@ -6,18 +6,21 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
+use headrace_domain::{BudgetName, HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
+use crate::budget_decisions::{budgeted, extension, reports, rule_number};
+use crate::budget_rule::{AlertRaised, BudgetRaise, BudgetReport, BudgetRule, BudgetedHold, HoldDemand};
 use crate::command::{
     ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt, ReleaseReason,
     SettleOutcome, StoredAnswer,
 };
+use crate::counters::HoldParties;
 use crate::refusal::LedgerRefusal;
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance, resets};
 use crate::state::{
-    HeldFunds, LedgerState, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, PartyRows, ProjectAccount,
-    RuleBreach,
+    HeldFunds, LedgerState, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, PartyRows, ProjectAccount, RuleBreach,
 };
+use crate::table::Map;
 use crate::transaction::{HoldSettled, HoldTaken, JournalEvent, Transaction};
 
 /// The maximum length of an idempotency key, in bytes.
@@ -124,9 +127,13 @@ impl LedgerCore {
             LedgerOperation::SetBudget { org, project, budget } => {
                 self.set_budget(&org, project, budget, now, out)
             }
-            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency } => {
-                let wanted = HoldTaken { hold, org, project, amount, owner, expires, claim: None };
-                self.hold(wanted, idempotency, now, out)
+            LedgerOperation::SetBudgetRule { rule } => self.set_budget_rule(rule, now, out),
+            LedgerOperation::RemoveBudgetRule { name } => self.remove_budget_rule(&name, now, out),
+            LedgerOperation::RaiseBudget { name, raise } => self.raise_budget(&name, raise, now, out),
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand } => {
+                let (claim, budgeted) = (None, None);
+                let wanted = HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted };
+                self.hold(wanted, (idempotency, demand.as_ref()), now, out)
             }
             LedgerOperation::Extend { hold, amount } => self.extend(hold, amount, now, out),
             LedgerOperation::Settle { hold, lines, loss, outcome, answer } => {
@@ -256,7 +263,7 @@ impl LedgerCore {
     fn hold(
         &mut self,
         mut wanted: HoldTaken,
-        claim: Option<IdempotencyClaim>,
+        (claim, demand): (Option<IdempotencyClaim>, Option<&HoldDemand>),
         now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
@@ -283,6 +290,8 @@ impl LedgerCore {
         };
         self.check_money(amount, parties)?;
         self.check_budget(amount, parties, now.ledger)?;
+        let of = HoldParties { org: &wanted.org, project: &wanted.project, demand };
+        wanted.budgeted = budgeted(&self.state.budgets, of, amount, now.ledger)?;
         self.commit(JournalEvent::Held(wanted), now, out)?;
         Ok(Receipt::Held { hold, amount, available: self.available(parties) })
     }
@@ -303,8 +312,74 @@ impl LedgerCore {
         let amount_after = held.amount.checked_add(amount).map_err(|_| LedgerRefusal::Overflow)?;
         self.check_money(amount, parties)?;
         self.check_budget(amount, parties, now.ledger)?;
-        self.commit(JournalEvent::Extended { hold, amount }, now, out)?;
+        let budgeted = self.open_hold(hold)?.budgeted.as_deref();
+        let reservations = extension(&self.state.budgets, budgeted, amount, now.ledger)?;
+        self.commit(JournalEvent::Extended { hold, amount, reservations }, now, out)?;
         Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
+    }
+
+    /// Raises the alerts that an ended hold makes due, each once.
+    fn raise_alerts(&mut self, ended: &BudgetedHold, now: CommandTime, out: &mut Vec<Transaction>) {
+        for alert in self.state.budgets.due_alerts(ended, now.ledger) {
+            // The settlement stands whatever becomes of its alerts.
+            if let Err(refusal) = self.commit(JournalEvent::AlertRaised(Box::new(alert)), now, out) {
+                tracing::error!(%refusal, "an alert of a budget could not be raised");
+            }
+        }
+    }
+
+    fn set_budget_rule(
+        &mut self,
+        rule: Box<BudgetRule>,
+        now: CommandTime,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
+        let (number, changed) = rule_number(&self.state.budgets, &rule)?;
+        if changed {
+            self.commit(JournalEvent::BudgetRuleSet { number, rule }, now, out)?;
+        }
+        Ok(Receipt::BudgetRuleChanged { changed })
+    }
+
+    fn number_of(&self, name: &BudgetName) -> Result<u64, LedgerRefusal> {
+        let state = self.state.budgets.by_name(name).map(|state| state.number);
+        state.ok_or_else(|| LedgerRefusal::UnknownBudgetRule { name: name.clone() })
+    }
+
+    fn remove_budget_rule(
+        &mut self,
+        name: &BudgetName,
+        now: CommandTime,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
+        let number = self.number_of(name)?;
+        self.commit(JournalEvent::BudgetRuleRemoved { number }, now, out)?;
+        Ok(Receipt::BudgetRuleChanged { changed: true })
+    }
+
+    fn raise_budget(
+        &mut self,
+        name: &BudgetName,
+        raise: Option<BudgetRaise>,
+        now: CommandTime,
+        out: &mut Vec<Transaction>,
+    ) -> Result<Receipt, LedgerRefusal> {
+        let number = self.number_of(name)?;
+        if raise.is_some_and(|raise| raise.until <= now.ledger) {
+            return Err(LedgerRefusal::Invalid { field: "until", why: "it must lie ahead" });
+        }
+        self.commit(JournalEvent::BudgetRaised { number, raise }, now, out)?;
+        Ok(Receipt::BudgetRuleChanged { changed: true })
+    }
+
+    /// Returns all budget rules with the counters of their current windows at `now`, by name.
+    pub fn budgets(&self, now: UnixNanos) -> Vec<BudgetReport> {
+        reports(&self.state.budgets, now.max(self.latest))
+    }
+
+    /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
+    pub fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
+        self.state.budgets.alerts.iter().cloned().collect()
     }
 
     /// Returns the amount that an organisation can still hold.
@@ -417,7 +492,11 @@ impl LedgerCore {
         let answer = answer.filter(|answer| keep && answer.body.len() <= MAX_ANSWER_BYTES).map(Arc::new);
         let answer_kept = answer.is_some();
         let settled = HoldSettled { hold, lines, charged, loss: written_off, outcome, answer };
+        let budgeted = if self.state.budgets.has_rules() { held.budgeted.clone() } else { None };
         self.commit(JournalEvent::Settled(settled), now, out)?;
+        if let Some(budgeted) = budgeted {
+            self.raise_alerts(&budgeted, now, out);
+        }
         Ok(Receipt::Settled { hold, charged, returned, loss: written_off, exceeded, answer_kept })
     }
 

@@ -9,9 +9,9 @@ use crate::durable::JournalFailed;
 
 /// The newest payload format that this program writes and reads. Each row uses the oldest format that can hold it. An
 /// older program can therefore read all journals except those that it would misunderstand.
-pub const FORMAT_VERSION: u32 = 4;
-/// The newest snapshot format that this program writes and reads.
-pub const SNAPSHOT_FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 5;
+/// The newest snapshot format that this program writes and reads. A snapshot has the oldest format that can hold it.
+pub const SNAPSHOT_FORMAT_VERSION: u32 = 2;
 
 /// The checksum that the first row chains to.
 pub(crate) const GENESIS: [u8; 32] = [0; 32];
@@ -141,15 +141,13 @@ pub struct StateSnapshot {
 }
 
 impl StateSnapshot {
-    /// Creates a snapshot in this program's format.
-    pub(crate) fn sealed(sequence: u64, row_checksum: [u8; 32], payload: Vec<u8>) -> Self {
-        let mut snapshot = Self {
-            sequence,
-            format_version: SNAPSHOT_FORMAT_VERSION,
-            row_checksum,
-            payload,
-            checksum: GENESIS,
-        };
+    /// Creates a snapshot. The payload comes with its format version.
+    pub(crate) fn sealed(
+        sequence: u64,
+        row_checksum: [u8; 32],
+        (format_version, payload): (u32, Vec<u8>),
+    ) -> Self {
+        let mut snapshot = Self { sequence, format_version, row_checksum, payload, checksum: GENESIS };
         snapshot.checksum = snapshot.computed_checksum();
         snapshot
     }

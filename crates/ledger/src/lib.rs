@@ -2,12 +2,18 @@
 //! commits in groups. Knows no HTTP, no keys, no engine and no database: a store implements [`Journal`].
 
 mod admin;
+mod budget_decisions;
+mod budget_record;
+mod budget_rule;
+mod budget_snapshot;
 mod calendar;
 mod client;
 mod codec;
 mod command;
 pub mod core;
+mod counters;
 mod durable;
+mod finished_keys;
 mod journal;
 mod memory;
 pub mod prices;
@@ -21,12 +27,19 @@ mod snapshot_schedule;
 mod standing;
 mod state;
 mod table;
+mod time_zone;
 mod transaction;
 mod turns;
 mod verdict;
 pub mod verify;
+mod windows;
 
 pub use admin::{GatewayRecord, GatewayState, JournalHistory, LedgerAdmin, LocalLedgerAdmin};
+pub use budget_rule::{
+    AlertRaised, BudgetCounter, BudgetMeasure, BudgetOrigin, BudgetRaise, BudgetReport, BudgetReservation,
+    BudgetRule, BudgetRuleFault, BudgetScope, BudgetWindow, BudgetedHold, HeldPlaces, HoldDemand,
+    MAX_BUDGET_RULES, PlaceLimits, WindowBounds,
+};
 pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
@@ -39,7 +52,7 @@ pub use journal::{
 };
 pub use memory::{AppendFault, MemoryJournal};
 pub use record::decode_row;
-pub use refusal::{HoldResolution, LedgerRefusal};
+pub use refusal::{ExceededBudget, HoldResolution, LedgerRefusal};
 pub use resolved::MAX_RESOLVED_KEPT;
 pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions, OpenReport};
 pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};

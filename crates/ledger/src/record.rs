@@ -1,17 +1,25 @@
-//! Encodes transactions as the payload of journal rows, formats 1 to 4. A change of shape takes a new format number and
+//! Encodes transactions as the payload of journal rows, formats 1 to 5. A change of shape takes a new format number and
 //! keeps the readers of these formats. Format 2 adds two events: a hold was extended, and the clock was set. Format 3
-//! adds a class of tokens: cache writes for an hour. Format 4 adds web searches as a class. Knows no chains or disks.
+//! adds a class of tokens: cache writes for an hour. Format 4 adds web searches as a class. Format 5 adds budget rules,
+//! what holds reserve of them, and alerts. Knows no chains or disks.
 
 use std::sync::Arc;
 
 use headrace_domain::{HoldId, NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
 
+use crate::budget_record::{
+    read_alert, read_budgeted, read_raise, read_reservations, read_rule, write_alert, write_budgeted,
+    write_raise, write_reservations, write_rule,
+};
 use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
 use crate::command::{
     BudgetPeriod, ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
 use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
+
+/// The first format that has budget rules.
+pub(crate) const BUDGET_FORMAT: u32 = 5;
 
 /// Reads the transactions of a row. Checks the row's format, but not its checksum, which belongs to the chain.
 ///
@@ -39,6 +47,12 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
 /// Returns the oldest format that supports all events and classes of these transactions.
 fn format_of(transactions: &[Transaction]) -> u32 {
     let needed = |transaction: &Transaction| match &transaction.event {
+        JournalEvent::BudgetRuleSet { .. }
+        | JournalEvent::BudgetRuleRemoved { .. }
+        | JournalEvent::BudgetRaised { .. }
+        | JournalEvent::AlertRaised(_) => BUDGET_FORMAT,
+        JournalEvent::Held(held) if held.budgeted.is_some() => BUDGET_FORMAT,
+        JournalEvent::Extended { reservations, .. } if !reservations.is_empty() => BUDGET_FORMAT,
         JournalEvent::Settled(settled)
             if settled.lines.iter().any(|line| line.class == TokenClass::WebSearch) =>
         {
@@ -115,8 +129,11 @@ fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
             write_budget(w, *budget);
         }
         JournalEvent::Held(held) => {
-            w.u8(4);
+            w.u8(if held.budgeted.is_some() { 13 } else { 4 });
             write_held(w, held);
+            if let Some(budgeted) = &held.budgeted {
+                write_budgeted(w, budgeted);
+            }
         }
         JournalEvent::Settled(settled) => {
             w.u8(5);
@@ -131,10 +148,31 @@ fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
             w.u8(7);
             w.u64(from.get());
         }
-        JournalEvent::Extended { hold, amount } => {
-            w.u8(8);
+        JournalEvent::Extended { hold, amount, reservations } => {
+            w.u8(if reservations.is_empty() { 8 } else { 14 });
             w.u128(hold.bits());
             w.i64(amount.get());
+            if !reservations.is_empty() {
+                write_reservations(w, reservations);
+            }
+        }
+        JournalEvent::BudgetRuleSet { number, rule } => {
+            w.u8(9);
+            w.u64(*number);
+            write_rule(w, rule);
+        }
+        JournalEvent::BudgetRuleRemoved { number } => {
+            w.u8(10);
+            w.u64(*number);
+        }
+        JournalEvent::BudgetRaised { number, raise } => {
+            w.u8(11);
+            w.u64(*number);
+            write_raise(w, *raise);
+        }
+        JournalEvent::AlertRaised(alert) => {
+            w.u8(12);
+            write_alert(w, alert);
         }
     }
 }
@@ -157,8 +195,18 @@ fn read_event(r: &mut ByteReader<'_>) -> Result<JournalEvent, MalformedBytes> {
         5 => JournalEvent::Settled(read_settled(r)?),
         6 => JournalEvent::Released { hold: HoldId::from_bits(r.u128()?), why: read_reason(r)? },
         7 => JournalEvent::ClockSet { from: UnixNanos::new(r.u64()?) },
-        8 => {
-            JournalEvent::Extended { hold: HoldId::from_bits(r.u128()?), amount: NanoDollars::new(r.i64()?) }
+        tag @ (8 | 14) => JournalEvent::Extended {
+            hold: HoldId::from_bits(r.u128()?),
+            amount: NanoDollars::new(r.i64()?),
+            reservations: if tag == 14 { read_reservations(r)? } else { Vec::new() },
+        },
+        9 => JournalEvent::BudgetRuleSet { number: r.u64()?, rule: Box::new(read_rule(r)?) },
+        10 => JournalEvent::BudgetRuleRemoved { number: r.u64()? },
+        11 => JournalEvent::BudgetRaised { number: r.u64()?, raise: read_raise(r)? },
+        12 => JournalEvent::AlertRaised(Box::new(read_alert(r)?)),
+        13 => {
+            let held = read_held(r)?;
+            JournalEvent::Held(HoldTaken { budgeted: Some(Box::new(read_budgeted(r)?)), ..held })
         }
         _ => return Err(r.malformed("event")),
     })
@@ -187,8 +235,9 @@ pub(crate) fn read_budget(r: &mut ByteReader<'_>) -> Result<Option<ProjectBudget
     })
 }
 
+/// Writes all of a hold except what it reserves of budget rules.
 pub(crate) fn write_held(w: &mut ByteWriter, held: &HoldTaken) {
-    let HoldTaken { hold, org, project, amount, owner, expires, claim } = held;
+    let HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted: _ } = held;
     w.u128(hold.bits());
     w.str(org.as_str());
     w.str(project.as_str());
@@ -211,6 +260,7 @@ pub(crate) fn read_held(r: &mut ByteReader<'_>) -> Result<HoldTaken, MalformedBy
         owner: Owner::new(r.u128()?),
         expires: UnixNanos::new(r.u64()?),
         claim: r.option(|r| Ok((Arc::from(r.str()?), r.hash()?)))?,
+        budgeted: None,
     })
 }
 

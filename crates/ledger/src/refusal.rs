@@ -3,9 +3,11 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use headrace_domain::{Code, HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{BudgetName, Code, HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
+use crate::budget_rule::{BudgetMeasure, BudgetScope, BudgetWindow};
 use crate::command::{ReleaseReason, StoredAnswer};
 
 /// The reason why a command was refused. A refused command changes nothing.
@@ -44,6 +46,29 @@ pub enum LedgerRefusal {
         needed: NanoDollars,
         /// The end of the period. `None` for a total budget.
         resets: Option<UnixNanos>,
+    },
+    /// A hard budget rule does not cover the hold.
+    BudgetRuleExceeded(Box<ExceededBudget>),
+    /// The calls in flight over all gateways have reached a limit.
+    PlacesTaken {
+        /// The kind of subject: `key`, `project`, `org` or `model`.
+        kind: &'static str,
+        /// The subject's id.
+        subject: Box<str>,
+        /// The limit.
+        limit: u32,
+    },
+    /// No budget rule has this name.
+    UnknownBudgetRule {
+        /// The requested name.
+        name: BudgetName,
+    },
+    /// A gateway of an older version shares the journal and could not read the change.
+    OlderGateway {
+        /// The journal format that the change needs.
+        format: u32,
+        /// The newest format that all live gateways read.
+        known: u32,
     },
     /// The project does not exist, or belongs to another organisation.
     UnknownProject {
@@ -132,6 +157,73 @@ pub enum LedgerRefusal {
     },
 }
 
+/// A budget rule that does not cover a hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExceededBudget {
+    /// The rule's name.
+    pub name: BudgetName,
+    /// The kind of its subjects.
+    pub scope: BudgetScope,
+    /// The subject whose counter is at its limit.
+    pub subject: Arc<str>,
+    /// What is counted.
+    pub measure: BudgetMeasure,
+    /// The length of the window.
+    pub window: BudgetWindow,
+    /// The limit in force, in the unit of the measure.
+    pub limit: u64,
+    /// The amount that ended calls used in the window.
+    pub used: u64,
+    /// The amount that calls in flight have reserved.
+    pub reserved: u64,
+    /// The amount that this call must reserve.
+    pub needed: u64,
+    /// The end of the window. `None` for a total.
+    pub resets: Option<UnixNanos>,
+    /// The time from the refusal to the end of the window. `None` for a total.
+    pub wait: Option<Duration>,
+}
+
+impl ExceededBudget {
+    /// The amount that is left.
+    pub const fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.used).saturating_sub(self.reserved)
+    }
+
+    /// Whether the call would fit if the subject's own calls in flight did not reserve anything. A retry can succeed then.
+    pub fn fits_later(&self) -> bool {
+        self.used.checked_add(self.needed).is_some_and(|sum| sum <= self.limit)
+    }
+
+    /// Whether less is left than of `other`, as a part of the limit. If equally much is left, the later end counts.
+    pub(crate) fn is_nearer_than(&self, other: &Self) -> bool {
+        let part = |of: &Self, limit: u64| u128::from(of.left()) * u128::from(limit.max(1));
+        let (own, others) = (part(self, other.limit), part(other, self.limit));
+        let end = |of: &Self| of.resets.map_or(u64::MAX, UnixNanos::get);
+        own < others || (own == others && end(self) > end(other))
+    }
+}
+
+impl fmt::Display for ExceededBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, scope, subject, measure, limit, used, reserved, needed, .. } = self;
+        let amount = |n: u64| measure.amount(n);
+        let window = match self.window {
+            BudgetWindow::Total => String::new(),
+            window => format!(" a {}", window.name()),
+        };
+        write!(
+            f,
+            "budget `{name}` allows {} `{subject}` {}{window}: {} used, {} reserved by calls in flight, and this call needs up to {}",
+            scope.name(),
+            amount(*limit),
+            amount(*used),
+            amount(*reserved),
+            amount(*needed),
+        )
+    }
+}
+
 /// How a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HoldResolution {
@@ -154,6 +246,13 @@ impl LedgerRefusal {
             Self::OutOfMoney { .. } => Code::OutOfMoney,
             Self::HeldInFlight { .. } => Code::HeldInFlight,
             Self::BudgetExceeded { .. } => Code::BudgetExceeded,
+            Self::BudgetRuleExceeded(exceeded) => match exceeded.measure {
+                BudgetMeasure::Dollars => Code::BudgetRuleExceeded,
+                BudgetMeasure::Tokens | BudgetMeasure::Requests => Code::QuotaExceeded,
+            },
+            Self::PlacesTaken { .. } => Code::Concurrency,
+            Self::UnknownBudgetRule { .. } => Code::UnknownBudgetRule,
+            Self::OlderGateway { .. } => Code::OlderGateway,
             Self::UnknownProject { .. } => Code::UnknownProject,
             Self::UnknownOrg { .. } => Code::UnknownOrg,
             Self::ProjectTaken { .. } => Code::ProjectTaken,
@@ -199,6 +298,24 @@ impl fmt::Display for LedgerRefusal {
                     None => f.write_str(": raise the budget"),
                 }
             }
+            Self::BudgetRuleExceeded(exceeded) => {
+                write!(f, "{exceeded}")?;
+                match exceeded.resets {
+                    Some(at) => write!(f, ". It begins anew at {}", headrace_domain::rfc3339::Rfc3339(at)),
+                    None => f.write_str(": raise the budget"),
+                }
+            }
+            Self::PlacesTaken { kind, subject, limit } => write!(
+                f,
+                "{kind} {subject} has {limit} calls in flight over all gateways, its limit: try again when one has ended"
+            ),
+            Self::UnknownBudgetRule { name } => {
+                write!(f, "no budget {name}: `headrace budgets list` shows all")
+            }
+            Self::OlderGateway { format, known } => write!(
+                f,
+                "this needs journal format {format}, and a live gateway reads formats up to {known}: update all gateways (`headrace status` lists them), then try again"
+            ),
             Self::UnknownProject { project } => write!(f, "no project {project} in this organisation"),
             Self::UnknownOrg { org } => write!(f, "no organisation {org}"),
             Self::ProjectTaken { project } => {

@@ -2,7 +2,7 @@
 //! a ledger opens and when it recovers.
 
 use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError, StateSnapshot};
-use crate::record::decode_row;
+use crate::record::{BUDGET_FORMAT, decode_row};
 use crate::snapshot;
 use crate::state::LedgerState;
 use crate::transaction::Transaction;
@@ -31,6 +31,8 @@ pub(crate) struct ReplayedState {
     pub(crate) state: LedgerState,
     pub(crate) sequence: u64,
     pub(crate) checksum: [u8; 32],
+    /// The newest format among the rows and the snapshot that were read.
+    pub(crate) newest_format: u32,
     /// The number of rows applied after the snapshot.
     pub(crate) rows: u64,
     /// The number of transactions in those rows.
@@ -49,6 +51,7 @@ pub(crate) fn replay(journal: &mut (impl StoredRows + ?Sized)) -> Result<Replaye
         state: LedgerState::default(),
         sequence: 0,
         checksum: GENESIS,
+        newest_format: 1,
         rows: 0,
         transactions: 0,
         snapshot_sequence: 0,
@@ -64,6 +67,9 @@ pub(crate) fn replay(journal: &mut (impl StoredRows + ?Sized)) -> Result<Replaye
                     replayed.sequence = newest.sequence;
                     replayed.checksum = newest.row_checksum;
                     replayed.snapshot_sequence = newest.sequence;
+                    if newest.format_version >= snapshot::BUDGET_FORMAT {
+                        replayed.newest_format = BUDGET_FORMAT;
+                    }
                     break;
                 }
                 Err(error) => (newest.sequence, error),
@@ -108,6 +114,7 @@ impl ReplayedState {
         }
         self.sequence = row.sequence;
         self.checksum = row.checksum;
+        self.newest_format = self.newest_format.max(row.format_version);
         self.rows += 1;
         self.transactions += transactions.len() as u64;
         Ok(transactions)

@@ -22,6 +22,7 @@ use std::time::Duration;
 use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::budget_rule::{AlertRaised, BudgetReport};
 use crate::command::{LedgerOperation, Owner, Receipt};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
@@ -268,6 +269,16 @@ impl Ledger {
     /// Returns the totals over the whole ledger.
     pub fn totals(&self) -> LedgerTotals {
         self.lock().core.totals()
+    }
+
+    /// Returns all budget rules with the counters of their current windows at `now`, by name.
+    pub fn budgets(&self, now: UnixNanos) -> Vec<BudgetReport> {
+        self.lock().core.budgets(now)
+    }
+
+    /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
+    pub fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
+        self.lock().core.alerts()
     }
 
     /// Returns the time of the newest transaction.

@@ -1,10 +1,12 @@
-//! Encodes a state as the payload of a snapshot, format 1, in one canonical order: equal states give equal bytes. Does
-//! not know where snapshots are kept.
+//! Encodes a state as the payload of a snapshot, in one canonical order: equal states give equal bytes. Format 2 adds budget
+//! rules, and is used only if there were any. Does not know where snapshots are kept.
 
 use std::sync::Arc;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
+use crate::budget_record::{read_budgeted, write_budgeted};
+use crate::budget_snapshot::{read_budgets, write_budgets};
 use crate::calendar::MonthNumber;
 use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
 use crate::journal::{JournalError, SNAPSHOT_FORMAT_VERSION, StateSnapshot};
@@ -16,8 +18,15 @@ use crate::state::{
     FinishedAnswer, IdempotencyEntry, LedgerState, OrgAccount, PlatformAccounts, ProjectAccount, StateCounts,
 };
 
-/// Encodes a state as the payload of a snapshot.
-pub(crate) fn encode(state: &LedgerState) -> Vec<u8> {
+/// The format of a state without budget rules.
+const FIRST_FORMAT: u32 = 1;
+/// The format of a state with budget rules.
+pub(crate) const BUDGET_FORMAT: u32 = 2;
+
+/// Returns the payload of a snapshot and its format.
+pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
+    let has_budgets = !state.budgets.is_unused() || state.open.values().any(|held| held.budgeted.is_some());
+    let format = if has_budgets { BUDGET_FORMAT } else { FIRST_FORMAT };
     let mut w = ByteWriter::default();
     w.u64(state.time.get());
     let StateCounts { transactions, holds, settled, released } = state.counts;
@@ -48,7 +57,15 @@ pub(crate) fn encode(state: &LedgerState) -> Vec<u8> {
 
     let open = state.open_holds();
     w.len_of(open.len());
-    open.iter().for_each(|held| write_held(&mut w, held));
+    for held in &open {
+        write_held(&mut w, held);
+        if has_budgets {
+            w.bool(held.budgeted.is_some());
+            if let Some(budgeted) = &held.budgeted {
+                write_budgeted(&mut w, budgeted);
+            }
+        }
+    }
 
     w.len_of(state.resolved.len());
     for (hold, how) in state.resolved.iter() {
@@ -65,7 +82,10 @@ pub(crate) fn encode(state: &LedgerState) -> Vec<u8> {
         }
     }
     encode_keys(&mut w, state);
-    w.into_bytes()
+    if has_budgets {
+        write_budgets(&mut w, &state.budgets, state.time);
+    }
+    (format, w.into_bytes())
 }
 
 /// Encodes the keys of finished calls, oldest first. The keys of running calls are part of their holds.
@@ -96,16 +116,17 @@ pub(crate) fn decode(snapshot: &StateSnapshot) -> Result<LedgerState, JournalErr
             known: SNAPSHOT_FORMAT_VERSION,
         });
     }
-    if snapshot.format_version != SNAPSHOT_FORMAT_VERSION {
+    if !(FIRST_FORMAT..=BUDGET_FORMAT).contains(&snapshot.format_version) {
         return Err(corrupt("its snapshot has a format that never was".into()));
     }
     if snapshot.computed_checksum() != snapshot.checksum {
         return Err(corrupt("its snapshot's checksum does not match its content".into()));
     }
-    decode_state(&snapshot.payload).map_err(|error| corrupt(format!("its snapshot: {error}")))
+    let has_budgets = snapshot.format_version >= BUDGET_FORMAT;
+    decode_state(&snapshot.payload, has_budgets).map_err(|error| corrupt(format!("its snapshot: {error}")))
 }
 
-fn decode_state(payload: &[u8]) -> Result<LedgerState, MalformedBytes> {
+fn decode_state(payload: &[u8], has_budgets: bool) -> Result<LedgerState, MalformedBytes> {
     let r = &mut ByteReader::new(payload);
     let mut state = LedgerState { time: UnixNanos::new(r.u64()?), ..LedgerState::default() };
     state.counts =
@@ -136,7 +157,10 @@ fn decode_state(payload: &[u8]) -> Result<LedgerState, MalformedBytes> {
         state.projects.place_or_insert(&id, || project);
     }
     for _ in 0..r.len_of()? {
-        let held = read_held(r)?;
+        let mut held = read_held(r)?;
+        if has_budgets {
+            held.budgeted = r.option(|r| read_budgeted(r).map(Box::new))?;
+        }
         let parties = state.parties_of(&held.project);
         let is_orgs = state.projects.get(&held.project).is_some_and(|project| project.org == held.org);
         if !is_orgs || !state.insert_open(&held, parties) {
@@ -161,6 +185,9 @@ fn decode_state(payload: &[u8]) -> Result<LedgerState, MalformedBytes> {
         let known = state.projects.get_mut(&project).ok_or_else(|| r.malformed("a key's project"))?;
         known.keys.insert(Arc::clone(&name), key);
         state.finish_key(&project, &name, finished);
+    }
+    if has_budgets {
+        read_budgets(r, &mut state.budgets)?;
     }
     r.end()?;
     Ok(state)

@@ -6,14 +6,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foldhash::fast::RandomState;
-use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, TokenClass, UnixNanos};
 
+use crate::budget_rule::{BudgetReservation, BudgetedHold};
 use crate::calendar::MonthNumber;
 use crate::command::{BudgetPeriod, Owner, ProjectBudget, SettleOutcome, StoredAnswer};
+use crate::counters::{BudgetState, HoldUse};
 use crate::refusal::HoldResolution;
 use crate::resolved::ResolvedHolds;
-use crate::table::{RowIndex, RowTable};
+use crate::table::{Map, RowIndex, RowTable};
 use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 
 /// The maximum length of an answer body that is kept for an idempotency key, in bytes.
@@ -44,9 +45,6 @@ impl RuleBreach {
     }
 }
 
-/// A map whose keys are chosen by this program. Clients cannot choose them, so the hash need not resist attacks.
-pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
-
 /// The combined result of all transactions so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LedgerState {
@@ -67,6 +65,7 @@ pub(crate) struct LedgerState {
     /// The entries of `finished` whose answer is kept, oldest first.
     pub(crate) kept: VecDeque<(ProjectId, Arc<str>)>,
     pub(crate) answers_bytes: usize,
+    pub(crate) budgets: BudgetState,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,11 +109,12 @@ pub(crate) struct ProjectAccount {
 #[derive(Debug, Clone)]
 pub(crate) struct HeldFunds {
     org: RowIndex,
-    project: RowIndex,
+    pub(crate) project: RowIndex,
     pub(crate) amount: NanoDollars,
     pub(crate) owner: Owner,
     expires: UnixNanos,
     pub(crate) claim: Option<(Arc<str>, [u8; 32])>,
+    pub(crate) budgeted: Option<Box<BudgetedHold>>,
 }
 
 /// The rows of the organisation and the project that a transaction concerns.
@@ -163,18 +163,16 @@ impl HeldFunds {
     }
 }
 
-/// Whether the idempotency key of a settled call stays taken. Otherwise it is free for another try.
-fn keeps_key(settled: &HoldSettled) -> bool {
-    match settled.outcome {
-        SettleOutcome::Completed => true,
-        // The call was charged, so it must not run again.
-        SettleOutcome::Cancelled => settled.charged > NanoDollars::ZERO,
-        SettleOutcome::Failed => false,
+/// Returns what a settled call used of budget rules. A call that is not charged because its key is free again used nothing.
+fn use_of(settled: &HoldSettled, held: &HeldFunds) -> HoldUse {
+    if settled.outcome == SettleOutcome::Failed && held.claim.is_some() {
+        return HoldUse::default();
     }
-}
-
-fn answer_size(answer: &StoredAnswer) -> usize {
-    answer.body.len() + answer.content_type.len()
+    let tokens = settled.lines.iter().filter(|line| line.class != TokenClass::WebSearch);
+    let tokens = tokens.fold(0_u64, |sum, line| sum.saturating_add(line.tokens));
+    let has_run = settled.outcome != SettleOutcome::Failed || !settled.lines.is_empty();
+    let dollars = u64::try_from(settled.charged.get()).unwrap_or(0);
+    HoldUse { dollars, tokens, requests: has_run.into() }
 }
 
 impl LedgerState {
@@ -188,6 +186,10 @@ impl LedgerState {
             JournalEvent::Granted { org, .. } => PartyRows { org: self.orgs.place(org), project: None },
             JournalEvent::ProjectOpened { .. }
             | JournalEvent::BudgetSet { .. }
+            | JournalEvent::BudgetRuleSet { .. }
+            | JournalEvent::BudgetRuleRemoved { .. }
+            | JournalEvent::BudgetRaised { .. }
+            | JournalEvent::AlertRaised(_)
             | JournalEvent::ClockSet { .. } => PartyRows::default(),
         }
     }
@@ -211,6 +213,10 @@ impl LedgerState {
         match event {
             JournalEvent::ProjectOpened { .. }
             | JournalEvent::BudgetSet { .. }
+            | JournalEvent::BudgetRuleSet { .. }
+            | JournalEvent::BudgetRuleRemoved { .. }
+            | JournalEvent::BudgetRaised { .. }
+            | JournalEvent::AlertRaised(_)
             | JournalEvent::ClockSet { .. } => {}
             JournalEvent::Granted { org, kind, amount, .. } => {
                 let source = match kind {
@@ -369,10 +375,12 @@ impl LedgerState {
                 rule(self.resolved.get(&held.hold).is_none(), "a resolved hold is taken again")?;
                 let taken = held.claim.as_ref().and_then(|(key, _)| project.keys.get(key));
                 let free = taken.is_none_or(|key| key.finished.as_ref().is_some_and(|f| f.until <= now));
-                rule(free, "an idempotency key is claimed twice")
+                rule(free, "an idempotency key is claimed twice")?;
+                self.check_reservations(held.budgeted.as_ref().map(|held| held.reservations.as_slice()), now)
             }
-            JournalEvent::Extended { hold, amount } => {
+            JournalEvent::Extended { hold, amount, reservations } => {
                 rule(*amount > NanoDollars::ZERO, "a hold is extended by nothing")?;
+                self.check_reservations(Some(reservations), now)?;
                 let held =
                     self.open.get(hold).ok_or(RuleBreach::Rule("a hold is extended that is not open"))?;
                 held.amount.checked_add(*amount).map(|_| ()).map_err(|_| RuleBreach::Overflow)
@@ -385,7 +393,26 @@ impl LedgerState {
                 rule(*from == self.time, "the clock is set from a time that it did not show")?;
                 rule(now < *from, "the clock is set to a time that is not earlier")
             }
+            JournalEvent::BudgetRuleSet { number, rule: set } => {
+                let known = self.budgets.by_name(&set.name).map(|state| state.number);
+                let is_new = Some(*number) == self.budgets.last_number.checked_add(1);
+                rule(known == Some(*number) || is_new, "a budget rule has the number of another one")
+            }
+            JournalEvent::BudgetRuleRemoved { number } | JournalEvent::BudgetRaised { number, .. } => {
+                rule(self.budgets.by_number(*number).is_some(), "an unknown budget rule")
+            }
+            JournalEvent::AlertRaised(alert) => self.budgets.check_alert(alert).map_err(RuleBreach::Rule),
         }
+    }
+
+    fn check_reservations(
+        &self,
+        reservations: Option<&[BudgetReservation]>,
+        now: UnixNanos,
+    ) -> Result<(), RuleBreach> {
+        reservations
+            .map_or(Ok(()), |reservations| self.budgets.check(reservations, now))
+            .map_err(RuleBreach::Rule)
     }
 
     fn check_settled(&self, settled: &HoldSettled, now: UnixNanos) -> Result<(), RuleBreach> {
@@ -452,10 +479,17 @@ impl LedgerState {
             JournalEvent::Held(held) => {
                 self.counts.holds += 1;
                 self.insert_open(held, parties);
+                if let Some(budgeted) = &held.budgeted {
+                    self.budgets.reserve(&budgeted.reservations, now);
+                }
             }
-            JournalEvent::Extended { hold, amount } => {
+            JournalEvent::Extended { hold, amount, reservations } => {
+                self.budgets.reserve(reservations, now);
                 if let Some(held) = self.open.get_mut(hold) {
                     held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
+                    if let Some(budgeted) = &mut held.budgeted {
+                        budgeted.reservations.extend_from_slice(reservations);
+                    }
                 }
             }
             JournalEvent::Settled(settled) => {
@@ -465,10 +499,15 @@ impl LedgerState {
             JournalEvent::Released { hold, why } => {
                 self.counts.released += 1;
                 if let Some(held) = self.close(*hold, HoldResolution::Released { why: *why }) {
+                    self.end_budgeted(&held, HoldUse::default());
                     self.free_key(&held);
                 }
             }
             JournalEvent::ClockSet { from } => self.set_back(*from, now),
+            JournalEvent::BudgetRuleSet { number, rule } => self.budgets.set(*number, rule),
+            JournalEvent::BudgetRuleRemoved { number } => self.budgets.remove(*number),
+            JournalEvent::BudgetRaised { number, raise } => self.budgets.raise(*number, *raise),
+            JournalEvent::AlertRaised(alert) => self.budgets.note_alert(alert, now),
         }
     }
 
@@ -491,11 +530,18 @@ impl LedgerState {
         for project in self.projects.values_mut() {
             project.month = project.month.min(month);
         }
+        self.budgets.set_back(from, to);
+    }
+
+    fn end_budgeted(&mut self, held: &HeldFunds, used: HoldUse) {
+        if let Some(budgeted) = &held.budgeted {
+            self.budgets.end_hold(budgeted, used);
+        }
     }
 
     /// Records an open hold and its claim. Returns `false` if the organisation or the project is unknown.
     pub(crate) fn insert_open(&mut self, held: &HoldTaken, parties: PartyRows) -> bool {
-        let HoldTaken { hold, amount, owner, expires, claim, .. } = held;
+        let HoldTaken { hold, amount, owner, expires, claim, budgeted, .. } = held;
         let PartyRows { org: Some(org), project: Some(project) } = parties else { return false };
         if let (Some((key, hash)), Some(project)) = (claim, self.projects.at_mut(project)) {
             let claimed = IdempotencyEntry { hold: *hold, request_hash: *hash, finished: None };
@@ -503,7 +549,11 @@ impl LedgerState {
         }
         self.soonest = Some(self.soonest.map_or(*expires, |soonest| soonest.min(*expires)));
         let (amount, owner, expires, claim) = (*amount, *owner, *expires, claim.clone());
-        self.open.insert(*hold, HeldFunds { org, project, amount, owner, expires, claim });
+        let budgeted = budgeted.clone();
+        if let Some(budgeted) = &budgeted {
+            self.budgets.take_places(&budgeted.places);
+        }
+        self.open.insert(*hold, HeldFunds { org, project, amount, owner, expires, claim, budgeted });
         true
     }
 
@@ -522,8 +572,8 @@ impl LedgerState {
 
     fn with_names(&self, hold: HoldId, open: &HeldFunds) -> Option<HoldTaken> {
         let (org, project) = self.names(open.parties())?;
-        let HeldFunds { amount, owner, expires, claim, .. } = open.clone();
-        Some(HoldTaken { hold, org, project, amount, owner, expires, claim })
+        let HeldFunds { amount, owner, expires, claim, budgeted, .. } = open.clone();
+        Some(HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted })
     }
 
     /// Returns the open holds that have expired by `now`, the earliest expiry first.
@@ -541,57 +591,14 @@ impl LedgerState {
     fn note_settled(&mut self, settled: &HoldSettled, now: UnixNanos) {
         let charged = settled.charged;
         let Some(held) = self.close(settled.hold, HoldResolution::Settled { charged }) else { return };
+        self.end_budgeted(&held, use_of(settled, &held));
         if let Some(project) = self.projects.at_mut(held.project) {
             let month = MonthNumber::of(now);
             project.spent_in_month = project.spent_in_month_of(month) + charged.get();
             project.month = month;
             project.spent += charged.get();
         }
-        let Some((key, _)) = &held.claim else { return };
-        if !keeps_key(settled) {
-            return self.free_key(&held);
-        }
-        let finished = FinishedAnswer { until: now.after(KEY_LIFETIME), answer: settled.answer.clone() };
-        if let Some(project) = self.projects.name(held.project).cloned() {
-            self.finish_key(&project, key, finished);
-        }
-    }
-
-    /// Marks a claimed key as finished.
-    pub(crate) fn finish_key(&mut self, project: &ProjectId, name: &Arc<str>, finished: FinishedAnswer) {
-        let Some(key) = self.projects.get_mut(project).and_then(|p| p.keys.get_mut(name)) else { return };
-        self.finished.push_back((finished.until, project.clone(), Arc::clone(name)));
-        if let Some(answer) = &finished.answer {
-            self.kept.push_back((project.clone(), Arc::clone(name)));
-            self.answers_bytes += answer_size(answer);
-        }
-        key.finished = Some(finished);
-        while self.answers_bytes > MAX_ANSWERS_BYTES {
-            let Some((project, name)) = self.kept.pop_front() else { return };
-            let key = self.projects.get_mut(&project).and_then(|p| p.keys.get_mut(&name));
-            if let Some(answer) = key.and_then(|k| k.finished.as_mut()).and_then(|f| f.answer.take()) {
-                self.answers_bytes -= answer_size(&answer);
-            }
-        }
-    }
-
-    fn free_key(&mut self, held: &HeldFunds) {
-        if let (Some((key, _)), Some(project)) = (&held.claim, self.projects.at_mut(held.project)) {
-            project.keys.remove(key);
-        }
-    }
-
-    /// Removes the keys whose lifetime is over. From that time on they count as free, even before they are removed.
-    pub(crate) fn forget_keys(&mut self, now: UnixNanos) {
-        while self.finished.front().is_some_and(|(until, ..)| *until <= now) {
-            let Some((_, project, name)) = self.finished.pop_front() else { return };
-            let key = self.projects.get_mut(&project).and_then(|p| p.keys.remove(&name));
-            if let Some(answer) = key.and_then(|k| k.finished).and_then(|f| f.answer) {
-                // Both queues have the same order, so this key is the oldest one with an answer.
-                self.kept.pop_front();
-                self.answers_bytes -= answer_size(&answer);
-            }
-        }
+        self.settle_key(settled, &held, now.after(KEY_LIFETIME));
     }
 
     fn close(&mut self, hold: HoldId, how: HoldResolution) -> Option<HeldFunds> {

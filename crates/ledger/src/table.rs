@@ -6,6 +6,9 @@ use std::hash::Hash;
 
 use foldhash::fast::RandomState;
 
+/// A map whose keys are chosen by this program. Clients cannot choose them, so the hash need not resist attacks.
+pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
+
 /// A table of named rows, in the order of insertion.
 #[derive(Debug, Clone)]
 pub(crate) struct RowTable<K, V> {

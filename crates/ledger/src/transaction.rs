@@ -7,6 +7,7 @@ use std::sync::Arc;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use smallvec::SmallVec;
 
+use crate::budget_rule::{AlertRaised, BudgetRaise, BudgetReservation, BudgetRule, BudgetedHold};
 use crate::command::{
     ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
@@ -110,12 +111,35 @@ pub enum JournalEvent {
         hold: HoldId,
         /// The additional amount.
         amount: NanoDollars,
+        /// What is reserved of budget rules besides what the hold reserved before.
+        reservations: Vec<BudgetReservation>,
     },
     /// Ledger time was set back to the time of this transaction.
     ClockSet {
         /// The previous ledger time, which is the time of the previous transaction.
         from: UnixNanos,
     },
+    /// A budget rule was set.
+    BudgetRuleSet {
+        /// The number of the rule. A rule that counts something else than before has a new one.
+        number: u64,
+        /// The rule.
+        rule: Box<BudgetRule>,
+    },
+    /// A budget rule was removed.
+    BudgetRuleRemoved {
+        /// The number of the rule.
+        number: u64,
+    },
+    /// The limit of a budget rule was raised, or the raise was ended.
+    BudgetRaised {
+        /// The number of the rule.
+        number: u64,
+        /// The raise. `None` if it was ended.
+        raise: Option<BudgetRaise>,
+    },
+    /// The use of a budget rule reached a threshold.
+    AlertRaised(Box<AlertRaised>),
 }
 
 /// A new hold.
@@ -135,6 +159,8 @@ pub struct HoldTaken {
     pub expires: UnixNanos,
     /// The claimed idempotency key, and the hash of the request.
     pub claim: Option<(Arc<str>, [u8; 32])>,
+    /// What it reserves of budget rules, and the calls in flight that it counts among. `None` if nothing.
+    pub budgeted: Option<Box<BudgetedHold>>,
 }
 
 /// A settlement.

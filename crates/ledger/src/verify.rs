@@ -13,6 +13,8 @@ use crate::standing::LedgerTotals;
 use crate::state::LedgerState;
 use crate::transaction::{Account, HoldSettled, HoldTaken, JournalEvent, Transaction};
 
+use budgets::BudgetVerifier;
+
 /// The maximum number of findings that a report lists. All findings are counted.
 const MAX_FINDINGS_LISTED: usize = 100;
 
@@ -37,6 +39,7 @@ pub struct JournalVerifier {
     projects: HashMap<ProjectId, OrgId>,
     open: HashMap<HoldId, HoldTaken>,
     resolved: HashSet<HoldId>,
+    budgets: BudgetVerifier,
     /// The replayed state. `None` after a rule was broken, because later rows can then not be replayed.
     replayed: Option<LedgerState>,
 }
@@ -96,6 +99,7 @@ impl JournalVerifier {
             projects: HashMap::new(),
             open: HashMap::new(),
             resolved: HashSet::new(),
+            budgets: BudgetVerifier::default(),
             replayed: Some(LedgerState::default()),
         }
     }
@@ -148,6 +152,8 @@ impl JournalVerifier {
         }
         self.entries(sequence, transaction);
         self.event(sequence, transaction);
+        let report = &mut self.report;
+        self.budgets.event(&transaction.event, transaction.time, &mut |what| report.find(sequence, what));
         if let Some(state) = &mut self.replayed
             && let Err(breach) = state.replay(transaction)
         {
@@ -198,7 +204,12 @@ impl JournalVerifier {
                     report.find(sequence, format!("project {project} is opened twice"));
                 }
             }
-            JournalEvent::BudgetSet { .. } | JournalEvent::ClockSet { .. } => {}
+            JournalEvent::BudgetSet { .. }
+            | JournalEvent::ClockSet { .. }
+            | JournalEvent::BudgetRuleSet { .. }
+            | JournalEvent::BudgetRuleRemoved { .. }
+            | JournalEvent::BudgetRaised { .. }
+            | JournalEvent::AlertRaised(_) => {}
             JournalEvent::Granted { org, amount, .. } => {
                 expect(report, Account::Available(org.clone()), of(*amount))
             }
@@ -214,7 +225,7 @@ impl JournalVerifier {
                     report.find(sequence, format!("{} is taken twice", held.hold));
                 }
             }
-            JournalEvent::Extended { hold, amount } => match self.open.get_mut(hold) {
+            JournalEvent::Extended { hold, amount, .. } => match self.open.get_mut(hold) {
                 None => report.find(sequence, format!("{hold} is extended and was not open")),
                 Some(held) => {
                     expect(report, Account::Available(held.org.clone()), -of(*amount));
@@ -281,7 +292,10 @@ impl JournalVerifier {
             }
             (Err(error), _) => self.report.find(sequence, error.to_string()),
             (Ok(state), Some(replayed)) => {
-                if snapshot::encode(replayed) != kept.payload || snapshot::encode(&state) != kept.payload {
+                let is_kept = |(format, payload): (u32, Vec<u8>)| {
+                    (format, payload.as_slice()) == (kept.format_version, kept.payload.as_slice())
+                };
+                if !is_kept(snapshot::encode(replayed)) || !is_kept(snapshot::encode(&state)) {
                     self.report.find(sequence, "the snapshot is not what replaying gives");
                 }
             }
@@ -406,5 +420,6 @@ impl fmt::Display for VerifyReport {
     }
 }
 
+mod budgets;
 #[cfg(test)]
 mod tests;

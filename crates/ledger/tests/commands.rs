@@ -133,8 +133,8 @@ fn what_makes_no_sense_is_refused() {
     let kind = GrantKind::Paid;
     let long = "x".repeat(257);
     let bad_expiry = match hold(9, 1) {
-        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires: at(0) }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, .. } => {
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, expires: at(0) }
         }
         command => command,
     };
@@ -263,9 +263,9 @@ fn a_monthly_budget_begins_anew_in_utc() {
     // December begins eleven days after 20 November.
     let (november, december) = (at(11 * DAY - 1), at(11 * DAY));
     let hold_at = |n: u128, amount| match hold(n, amount) {
-        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, .. } => {
             let expires = at(20 * DAY);
-            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires }
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, expires }
         }
         command => command,
     };
@@ -294,9 +294,9 @@ fn orphans_and_expired_holds_are_released_and_nothing_charged() {
         run(&mut core, hold(n, 100)).unwrap();
     }
     let foreign = match hold(4, 100) {
-        LedgerOperation::Hold { hold, org, project, amount, idempotency, .. } => {
+        LedgerOperation::Hold { hold, org, project, amount, idempotency, demand, .. } => {
             let (owner, expires) = (Owner::new(8), at(10 * SECOND));
-            LedgerOperation::Hold { hold, org, project, amount, idempotency, owner, expires }
+            LedgerOperation::Hold { hold, org, project, amount, idempotency, demand, owner, expires }
         }
         command => command,
     };
@@ -319,13 +319,17 @@ fn orphans_and_expired_holds_are_released_and_nothing_charged() {
 fn only_the_holds_of_named_owners_are_released() {
     let mut core = with_money(1000);
     for (n, of) in [(1, 21), (2, 22), (3, 23), (4, 21)] {
-        let LedgerOperation::Hold { hold, org, project, amount, expires, idempotency, .. } = hold(n, 10)
+        let LedgerOperation::Hold { hold, org, project, amount, expires, idempotency, demand, .. } =
+            hold(n, 10)
         else {
             panic!("it is no hold")
         };
         let owner = Owner::new(of);
-        run(&mut core, LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency })
-            .unwrap();
+        run(
+            &mut core,
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand },
+        )
+        .unwrap();
     }
     assert_eq!(core.owners(), [21, 22, 23].map(Owner::new));
     for (ended, released, left) in [
@@ -382,8 +386,8 @@ fn a_hold_whose_owner_is_at_work_does_not_expire() {
 /// Returns the same hold with another expiry.
 fn until(command: LedgerOperation, expires: UnixNanos) -> LedgerOperation {
     match command {
-        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, .. } => {
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, expires }
         }
         command => command,
     }
@@ -497,8 +501,17 @@ fn a_key_is_free_again_unless_its_call_was_charged() {
 fn a_key_is_kept_for_24_hours() {
     let mut core = with_money(1000);
     let keyed = |n| match hold_of("o", "p", n, 100, Some(("key", 1))) {
-        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires: at(9 * DAY) }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, .. } => {
+            LedgerOperation::Hold {
+                hold,
+                org,
+                project,
+                amount,
+                owner,
+                idempotency,
+                demand,
+                expires: at(9 * DAY),
+            }
         }
         command => command,
     };
@@ -550,8 +563,17 @@ fn old_answers_make_room_and_their_keys_stay() {
     // All keys are forgotten when their time is over, and no entry is left behind.
     core.apply(LedgerOperation::ExpireHolds, at(2 * DAY)).unwrap();
     let fresh = match hold_of("o", "p", 100, 1, Some(("key-65", 9))) {
-        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires: at(3 * DAY) }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, .. } => {
+            LedgerOperation::Hold {
+                hold,
+                org,
+                project,
+                amount,
+                owner,
+                idempotency,
+                demand,
+                expires: at(3 * DAY),
+            }
         }
         command => command,
     };

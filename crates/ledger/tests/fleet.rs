@@ -17,17 +17,20 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, HoldId, ManualClock, UnixNanos};
 use headrace_ledger::{
-    CommandResult, CommitFault, HoldView, JournalEvent, LedgerAdmin as _, LedgerClient, LedgerOperation,
-    LedgerRefusal, MemorySharedJournal, Owner, PendingBatch, Receipt, SharedLedger, SharedLedgerOptions,
-    TurnHand, TurnOutcome, decode_row, verify::verify,
+    BudgetMeasure, BudgetRule, BudgetScope, BudgetWindow, CommandResult, CommitFault, HoldView, JournalEvent,
+    LedgerAdmin as _, LedgerClient, LedgerOperation, LedgerRefusal, MemorySharedJournal, Owner, PendingBatch,
+    PlaceLimits, Receipt, SharedJournal as _, SharedLedger, SharedLedgerOptions, TurnHand, TurnOutcome,
+    decode_row, verify::verify,
 };
 
 use gateways::{Random, number, opened, poll};
-use world::{START, at, grant, hold, hold_id, open, settle};
+use world::{START, at, call, changed, grant, hold, hold_id, open, rule, set_rule, settle};
 
 const SEEDS: u64 = 1_500;
 const BALANCE: i64 = 1_000;
 const LEASE: Duration = Duration::from_secs(15);
+/// The most calls of a key in flight over all gateways.
+const PLACES: u32 = 8;
 
 /// A gateway, its journal and the calls that it serves.
 struct Gateway {
@@ -99,7 +102,16 @@ impl World {
             world.gateways.push(Some(gateway));
         }
         let first = world.gateways[0].as_mut().unwrap();
-        let mut opened = first.ledger.decide(vec![open("o", "p"), grant("o", BALANCE)], at(0));
+        let daily = BudgetRule { limit: 2_500, ..rule("money", BudgetScope::Project) };
+        let hourly = BudgetRule {
+            measure: BudgetMeasure::Requests,
+            window: BudgetWindow::Hour,
+            limit: 40,
+            thresholds: vec![10, 50, 100],
+            ..rule("requests", BudgetScope::Key)
+        };
+        let setup = vec![open("o", "p"), grant("o", BALANCE), set_rule(daily), set_rule(hourly)];
+        let mut opened = first.ledger.decide(setup, at(0));
         assert_eq!(first.hand.turn(), TurnOutcome::Written);
         assert!(poll(&mut opened).unwrap().iter().all(CommandResult::is_done));
         world
@@ -193,13 +205,16 @@ impl World {
         let id = self.holds;
         let amount = 1 + i64::try_from(self.random.below(300)).unwrap();
         let now = self.local_time(index);
-        let LedgerOperation::Hold { hold, org, project, amount: held, owner, idempotency, .. } =
-            hold(id, amount)
+        let LedgerOperation::Hold { hold, org, project, amount: held, owner, idempotency, demand, .. } =
+            changed(call(id, "k", amount), &|demand| {
+                demand.places = Some(PlaceLimits { key: Some(PLACES), ..PlaceLimits::default() });
+            })
         else {
             panic!("a hold")
         };
         let expires = now.after(Duration::from_secs(600));
-        let asked = LedgerOperation::Hold { hold, org, project, amount: held, owner, expires, idempotency };
+        let asked =
+            LedgerOperation::Hold { hold, org, project, amount: held, owner, expires, idempotency, demand };
         let gateway = self.gateways[index].as_mut().unwrap();
         let pending = gateway.ledger.decide(vec![asked], now);
         gateway.holding.push((id, amount, pending));
@@ -244,7 +259,10 @@ impl World {
                     received.unavailable.insert(*id);
                 }
                 CommandResult::Refused(
-                    LedgerRefusal::OutOfMoney { .. } | LedgerRefusal::HeldInFlight { .. },
+                    LedgerRefusal::OutOfMoney { .. }
+                    | LedgerRefusal::HeldInFlight { .. }
+                    | LedgerRefusal::BudgetRuleExceeded(_)
+                    | LedgerRefusal::PlacesTaken { .. },
                 ) => assert!(!events.held.contains_key(id), "hold {id} was refused and taken"),
                 other => panic!("hold {id}: {other:?}"),
             }
@@ -356,6 +374,9 @@ impl World {
             self.turn(index);
             let gateway = self.gateways[index].as_ref().unwrap();
             assert_eq!(gateway.ledger.totals(), report.totals, "gateway {index}");
+            let time = self.journal.time();
+            let of_survivor = self.gateways[survivor].as_ref().unwrap().ledger.budgets(time);
+            assert_eq!(gateway.ledger.budgets(time), of_survivor, "gateway {index}");
         }
     }
 }
@@ -370,18 +391,24 @@ struct Events {
 
 impl Events {
     fn of(journal: &MemorySharedJournal) -> Self {
-        let mut events = Self::default();
+        let (mut events, mut in_flight) = (Self::default(), BTreeSet::new());
         for row in journal.contents().rows {
             for transaction in decode_row(&row).unwrap() {
                 match transaction.event {
                     JournalEvent::Held(held) => {
                         let before = events.held.insert(held.hold.bits(), held.owner);
                         assert_eq!(before, None, "hold {} was taken twice", held.hold);
+                        if held.budgeted.is_some_and(|budgeted| budgeted.places.key.is_some()) {
+                            in_flight.insert(held.hold);
+                            assert!(in_flight.len() <= PLACES as usize, "too many calls are in flight");
+                        }
                     }
                     JournalEvent::Settled(settled) => {
+                        in_flight.remove(&settled.hold);
                         events.charged.insert(settled.hold.bits(), settled.charged.get());
                     }
                     JournalEvent::Released { hold, .. } => {
+                        in_flight.remove(&hold);
                         events.released.insert(hold.bits());
                     }
                     _ => {}
@@ -453,6 +480,68 @@ fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_runs() {
             .filter(|verdict| matches!(verdict, CommandResult::Refused(LedgerRefusal::HeldInFlight { .. })));
         assert_eq!((done, refused.count()), (1, 63), "seed {seed}");
     }
+}
+
+#[test]
+fn of_64_calls_over_three_gateways_a_rule_of_ten_requests_a_day_answers_exactly_ten() {
+    for seed in 0..100 {
+        let mut random = Random(seed);
+        let (journal, _, mut gateways) = fleet(3);
+        fund(&mut gateways[0], 100_000);
+        let daily =
+            BudgetRule { measure: BudgetMeasure::Requests, limit: 10, ..rule("daily", BudgetScope::Key) };
+        let mut set = gateways[1].ledger.decide(vec![set_rule(daily)], at(0));
+        gateways[1].hand.turn();
+        assert!(poll(&mut set).unwrap()[0].is_done());
+        let mut asked: Vec<_> = (0..64_u128)
+            .map(|n| {
+                gateways[usize::try_from(n % 3).unwrap()].ledger.decide(vec![call(n + 1, "k", 100)], at(0))
+            })
+            .collect();
+        for _ in 0..6 {
+            let index = usize::try_from(random.below(3)).unwrap();
+            gateways[index].hand.turn();
+        }
+        for gateway in &mut gateways {
+            gateway.hand.turn();
+        }
+        let verdicts: Vec<_> = asked.iter_mut().map(|pending| poll(pending).unwrap().remove(0)).collect();
+        let done = verdicts.iter().filter(|verdict| verdict.is_done()).count();
+        let refused = verdicts.iter().filter(|verdict| {
+            matches!(verdict, CommandResult::Refused(LedgerRefusal::BudgetRuleExceeded(_)))
+        });
+        assert_eq!((done, refused.count()), (10, 54), "seed {seed}");
+        assert!(verify(&journal.contents()).ok());
+    }
+}
+
+#[test]
+fn rules_and_places_wait_until_every_live_gateway_can_read_them() {
+    let (journal, _, mut gateways) = fleet(1);
+    fund(&mut gateways[0], 1_000);
+    let (mut older, owner) = (journal.other_handle(), Owner::new(50));
+    older.join(owner, 4).unwrap();
+    let daily = || set_rule(rule("daily", BudgetScope::Key));
+    let limited = |n| {
+        changed(call(n, "k", 10), &|demand| {
+            demand.places = Some(PlaceLimits { key: Some(1), ..PlaceLimits::default() });
+        })
+    };
+    let mut decide = |command: LedgerOperation| {
+        let mut pending = gateways[0].ledger.decide(vec![command], at(0));
+        gateways[0].hand.turn();
+        poll(&mut pending).unwrap().remove(0)
+    };
+    let refused = CommandResult::Refused(LedgerRefusal::OlderGateway { format: 5, known: 4 });
+    assert_eq!(decide(daily()), refused);
+    for n in [1, 2] {
+        assert!(decide(limited(n)).is_done(), "each gateway counts its own calls meanwhile");
+    }
+    assert!(journal.contents().rows.iter().all(|row| row.format_version < 5));
+    older.leave(owner).unwrap();
+    assert!(decide(daily()).is_done());
+    assert!(decide(limited(3)).is_done());
+    assert!(matches!(decide(limited(4)), CommandResult::Refused(LedgerRefusal::PlacesTaken { .. })));
 }
 
 #[test]
@@ -558,7 +647,7 @@ fn a_gateway_expires_its_own_holds_only_at_the_journals_time() {
     let (journal, clock, mut gateways) = fleet(2);
     fund(&mut gateways[0], 100);
     let expiring = |n: u128, now: UnixNanos| match hold(n, 10) {
-        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, demand, .. } => {
             LedgerOperation::Hold {
                 hold,
                 org,
@@ -567,6 +656,7 @@ fn a_gateway_expires_its_own_holds_only_at_the_journals_time() {
                 owner,
                 expires: now.after(Duration::from_secs(60)),
                 idempotency,
+                demand,
             }
         }
         other => other,

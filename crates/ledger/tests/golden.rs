@@ -8,11 +8,14 @@
 )]
 #![allow(dead_code, reason = "the shared helpers are not all used here")]
 
-use headrace_domain::{TokenClass, UnixNanos};
+use std::sync::Arc;
+
+use headrace_domain::{BudgetName, HolderTiers, TierName, TokenClass, UnixNanos};
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    BudgetPeriod, ChargeLine, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger,
-    LedgerError, LedgerOperation, LedgerOptions, LoadedJournal, MemoryJournal, Owner, ReleaseReason,
+    BudgetMeasure, BudgetOrigin, BudgetPeriod, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow,
+    ChargeLine, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger, LedgerError,
+    LedgerOperation, LedgerOptions, LoadedJournal, MemoryJournal, Owner, PlaceLimits, ReleaseReason,
     SNAPSHOT_FORMAT_VERSION, SettleOutcome, StateSnapshot,
 };
 
@@ -24,6 +27,8 @@ const GOLDEN_V1: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal
 const GOLDEN_V2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v2.txt");
 const GOLDEN_V3: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v3.txt");
 const GOLDEN_V4: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v4.txt");
+
+const GOLDEN_V5: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v5.txt");
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -164,7 +169,7 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
     }
     assert_eq!(
         (FORMAT_VERSION, SNAPSHOT_FORMAT_VERSION),
-        (4, 1),
+        (5, 2),
         "a new version needs a golden file of its own"
     );
     assert!(
@@ -208,6 +213,77 @@ fn format_4_is_a_bill_of_web_searches() {
     is_a_bill_of(TokenClass::WebSearch, 4, GOLDEN_V4);
 }
 
+#[test]
+fn format_5_is_what_budget_rules_need_and_its_snapshots_have_format_2() {
+    let name = || BudgetName::new("daily").unwrap();
+    let raise = Some(BudgetRaise { limit: 500, until: at(DAY) });
+    let daily = BudgetRule {
+        org: Some(org("o")),
+        subject: Some("key_1".into()),
+        tier: Some(TierName::new("gold").unwrap()),
+        zone: "Europe/Berlin".into(),
+        thresholds: vec![50, 100],
+        origin: BudgetOrigin::Settings,
+        ..rule("daily", BudgetScope::Key)
+    };
+    let tokens = BudgetRule {
+        measure: BudgetMeasure::Tokens,
+        window: BudgetWindow::Total,
+        is_hard: false,
+        ..rule("tokens", BudgetScope::Model)
+    };
+    let places = PlaceLimits { key: Some(3), project: Some(3), org: Some(3), model: Some(3) };
+    let gold = HolderTiers { key: Some(TierName::new("gold").unwrap()), ..HolderTiers::default() };
+    let budgeted = |n| {
+        changed(call(n, "key_1", 400), &|demand| {
+            (demand.places, demand.tiers) = (Some(places), Some(Arc::new(gold.clone())));
+        })
+    };
+    let more = vec![
+        set_rule(daily.clone()),
+        set_rule(tokens.clone()),
+        LedgerOperation::RaiseBudget { name: name(), raise },
+        budgeted(20),
+        LedgerOperation::Extend { hold: hold_id(20), amount: nano(100) },
+        settle(20, 500),
+        LedgerOperation::RaiseBudget { name: name(), raise: None },
+        set_rule(BudgetRule { limit: 2_000, ..daily.clone() }),
+        budgeted(21),
+        LedgerOperation::RemoveBudgetRule { name: tokens.name.clone() },
+    ];
+    let written = || written([script(), more.clone()].concat(), &[hold(30, 1)]);
+    if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(GOLDEN_V5, print(&written())).unwrap();
+    }
+    let golden = parse(&std::fs::read_to_string(GOLDEN_V5).unwrap());
+    let report = verify(&golden);
+    assert!(report.ok(), "{report}");
+    let versions: Vec<_> = golden.rows.iter().rev().take(12).map(|row| row.format_version).collect();
+    assert_eq!(
+        versions,
+        [1, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 1],
+        "only the rows that need it have the new format"
+    );
+    assert_eq!(golden.snapshots.last().unwrap().format_version, 2);
+    for snapshots in [golden.snapshots.clone(), vec![]] {
+        let contents = LoadedJournal { snapshots, rows: golden.rows.clone() };
+        let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
+        assert_eq!(opened.totals, report.totals);
+        let budgets = ledger.budgets(ledger.time());
+        let counter = &budgets[0].counters[0];
+        assert_eq!(
+            (budgets.len(), counter.used, counter.reserved, &counter.alerted[..]),
+            (1, 500, 400, &[50][..])
+        );
+    }
+    assert!(print(&written()) == print(&golden), "format 5 is not written as it was");
+    let mut forged = golden;
+    let row = forged.rows.iter_mut().rev().nth(1).unwrap();
+    row.format_version = 4;
+    let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
+    assert!(why.contains("an event or a class of tokens that its format does not have"), "{why}");
+}
+
 /// Checks a format version that is used only for rows with bills of one class.
 fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
     let bill = || {
@@ -247,12 +323,22 @@ fn the_holds_of_ended_processes_are_released_by_the_same_row_as_ever() {
     let (ledger, _) = Ledger::open(Box::new(journal.clone()), OWNER, at(0)).unwrap();
     let mut commands = vec![open("o", "p"), grant("o", 1_000)];
     for (n, of) in [(4, 21), (1, 22), (3, 22), (2, 21), (5, 99), (6, 7)] {
-        let LedgerOperation::Hold { hold, org, project, amount, expires, idempotency, .. } = hold(n, 10)
+        let LedgerOperation::Hold { hold, org, project, amount, expires, idempotency, demand, .. } =
+            hold(n, 10)
         else {
             panic!("it is no hold")
         };
         let owner = Owner::new(of);
-        commands.push(LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency });
+        commands.push(LedgerOperation::Hold {
+            hold,
+            org,
+            project,
+            amount,
+            owner,
+            expires,
+            idempotency,
+            demand,
+        });
     }
     ledger.transact(commands, at(SECOND)).durable.wait().unwrap();
     let copy = MemoryJournal::with(journal.contents());

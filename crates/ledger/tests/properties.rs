@@ -11,11 +11,12 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{BudgetName, UnixNanos, UserId};
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    AppendFault, BudgetPeriod, CommandResult, GrantKind, Ledger, LedgerOperation, LedgerOptions,
-    LedgerRefusal, LedgerTotals, MemoryJournal, Owner, Receipt, ReleaseReason, SettleOutcome,
+    AppendFault, BudgetMeasure, BudgetPeriod, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow,
+    CommandResult, GrantKind, Ledger, LedgerOperation, LedgerOptions, LedgerRefusal, LedgerTotals,
+    MemoryJournal, Owner, PlaceLimits, Receipt, ReleaseReason, SettleOutcome,
 };
 use proptest::prelude::*;
 
@@ -48,6 +49,9 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
     ];
     let key = prop::option::of((0u8..3, 0u8..2));
     let hold = (id.clone(), 0..PROJECTS.len(), amount(), 0u128..2, 1u64..10_000, key, 0usize..20);
+    let rule_shape =
+        (0usize..3, 0..BudgetScope::ALL.len(), 0..BudgetWindow::ALL.len(), 0..BudgetMeasure::ALL.len());
+    let rule_limits = (0u64..400, any::<bool>(), prop::bool::weighted(0.1), 0usize..3);
     prop_oneof![
         1 => (0..ORGS.len(), 0..PROJECTS.len()).prop_map(|(o, p)| open(ORGS[o], PROJECTS[p].0)),
         2 => (0..ORGS.len(), amount(), any::<bool>()).prop_map(|(o, amount, paid)| LedgerOperation::Grant {
@@ -66,18 +70,50 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
                 None => LedgerOperation::SetBudget { org: org(org_name), project: project(project_name), budget: None },
             }
         }),
+        2 => (rule_shape, rule_limits).prop_map(|((name, scope, window, measure), (limit, is_hard, bound, zone))| {
+            set_rule(BudgetRule {
+                subject: bound.then(|| "k0".into()),
+                window: BudgetWindow::ALL[window],
+                zone: ["UTC", "Asia/Tokyo", "America/Sao_Paulo"][zone].into(),
+                measure: BudgetMeasure::ALL[measure],
+                limit,
+                is_hard,
+                thresholds: vec![50, 100],
+                ..rule(["r0", "r1", "r2"][name], BudgetScope::ALL[scope])
+            })
+        }),
+        1 => (0usize..3, prop::option::of((0u64..900, 0u64..90_000))).prop_map(|(name, raise)| {
+            let name = BudgetName::new(["r0", "r1", "r2"][name]).unwrap();
+            match raise {
+                Some((limit, until)) => {
+                    let raise = Some(BudgetRaise { limit, until: at(until * SECOND) });
+                    LedgerOperation::RaiseBudget { name, raise }
+                }
+                None => LedgerOperation::RemoveBudgetRule { name },
+            }
+        }),
         8 => hold.prop_map(|(n, p, amount, owner, expires, key, stray)| {
             let (project_name, org_name) = PROJECTS[p];
             let org_name = if stray == 0 { "other" } else { org_name };
             let key = key.map(|(key, hash)| (format!("k{key}"), hash));
             let key = key.as_ref().map(|(key, hash)| (key.as_str(), *hash));
-            match hold_of(org_name, project_name, n, amount, key) {
-                LedgerOperation::Hold { hold, org, project, amount, idempotency, .. } => LedgerOperation::Hold {
+            let bare = hold_of(org_name, project_name, n, amount, key);
+            // Some holds have no call, and some count among calls in flight.
+            let asked = match stray {
+                1..=3 => bare,
+                4..=9 => changed(with_demand(bare, ["k0", "k1"][p % 2], 5), &|demand| {
+                    demand.user = Some(UserId::new("u").unwrap());
+                    demand.places = Some(PlaceLimits { key: Some(4), model: Some(6), ..PlaceLimits::default() });
+                }),
+                _ => with_demand(bare, ["k0", "k1"][p % 2], 20),
+            };
+            match asked {
+                LedgerOperation::Hold { hold, org, project, amount, idempotency, demand, .. } => LedgerOperation::Hold {
                     hold,
                     org,
                     project,
                     amount,
-                    idempotency,
+                    idempotency, demand,
                     owner: Owner::new(owner),
                     expires: at(expires * SECOND),
                 },
@@ -184,6 +220,7 @@ proptest! {
             }
         }
         let (live, holds) = (ledger.totals(), ledger.open_holds());
+        let (ended, budgets, alerts) = (ledger.time(), ledger.budgets(ledger.time()), ledger.alerts());
         ledger.close().unwrap();
 
         let report = verify(&journal.contents());
@@ -199,6 +236,10 @@ proptest! {
         for contents in [journal.contents(), without] {
             let copy = MemoryJournal::with(contents);
             let (again, opened) = open_at(&copy, UnixNanos::new(START));
+            if opened.orphans.is_empty() {
+                prop_assert_eq!(&again.budgets(ended), &budgets);
+            }
+            prop_assert_eq!(&again.alerts(), &alerts);
             let orphans: Vec<_> = holds.iter().filter(|h| h.owner != Owner::new(0)).map(|h| h.hold).collect();
             prop_assert_eq!(&opened.orphans, &orphans);
             prop_assert_eq!(again.open_holds().len(), holds.len() - orphans.len());

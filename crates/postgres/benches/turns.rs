@@ -130,6 +130,7 @@ fn gateway(url: &Arc<PostgresUrl>, owner: u64) {
                     amount: NanoDollars::new(5_000),
                     owner: Owner::new(0),
                     expires: now.after(Duration::from_secs(600)),
+                    demand: None,
                     idempotency: None,
                 };
                 if !ledger.decide(vec![asked], now).await.verdicts[0].is_done() {

@@ -33,7 +33,8 @@ const LOCK: &str = "SELECT sequence, checksum, directory FROM headrace.head WHER
 const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, \
     EXISTS (SELECT FROM headrace.gateway WHERE owner = $1 AND state = 'live'), \
     ARRAY(SELECT owner FROM headrace.gateway WHERE $2 AND state = 'live' \
-          AND seen < clock_timestamp() - make_interval(secs => $3) ORDER BY owner)";
+          AND seen < clock_timestamp() - make_interval(secs => $3) ORDER BY owner), \
+    (SELECT min(format_version) FROM headrace.gateway WHERE state = 'live')";
 const APPEND: &str = "WITH moved AS (UPDATE headrace.head SET sequence = $1, checksum = $6 WHERE id = 0 RETURNING id) \
     INSERT INTO headrace.journal SELECT $1, $7, $8, $2, $3, $4, $6, $5 FROM moved";
 const DECLARE_DEAD: &str =
@@ -174,6 +175,9 @@ impl SharedJournal for PostgresJournal {
                 checksum,
                 time: UnixNanos::new(micros.saturating_mul(1_000)),
                 is_live: state.get(1),
+                newest_format: state
+                    .get::<_, Option<i32>>(3)
+                    .map_or(1, |format| u32::try_from(format).unwrap_or(1)),
                 identity_changes: u64::try_from(head.get::<_, i64>(2)).unwrap_or(0),
                 rows: rows.iter().map(row_of).collect::<Result<_, _>>()?,
                 lapsed: lapsed.into_iter().map(owner_of).collect::<Result<_, _>>()?,

@@ -185,6 +185,7 @@ fn gateways_work_through_a_pooler_in_transaction_mode() {
                             amount: NanoDollars::new(10),
                             owner: Owner::new(0),
                             expires: now.after(Duration::from_secs(60)),
+                            demand: None,
                             idempotency: None,
                         };
                         let held = ledger.transact(vec![hold], now);

@@ -73,6 +73,7 @@ fn hold(ledger: &SharedLedger, amount: i64) -> (HoldId, CommandResult) {
         amount,
         owner,
         expires,
+        demand: None,
         idempotency: None,
     };
     (id, ledger.transact(vec![asked], now).verdicts.remove(0))

@@ -118,6 +118,7 @@ fn after_a_revocation_was_acknowledged_no_gateway_takes_a_hold_with_the_key() {
                             amount: NanoDollars::new(1),
                             owner: Owner::new(0),
                             expires: UnixNanos::new(u64::MAX),
+                            demand: None,
                             idempotency: None,
                         };
                         let caller = Arc::new(Caller(Arc::clone(there), key.clone()));

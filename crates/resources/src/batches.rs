@@ -445,6 +445,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
             amount: NanoDollars::ZERO,
             owner: parts.owner,
             expires: now.after(self.resources.config().hold_lifetime),
+            demand: None,
             idempotency: Some(of.claim()),
         };
         let mut decided = parts.ledger.decide(vec![asked], now).await;

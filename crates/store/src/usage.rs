@@ -237,6 +237,10 @@ impl JournalStep {
             JournalEvent::Granted { .. }
             | JournalEvent::BudgetSet { .. }
             | JournalEvent::Extended { .. }
+            | JournalEvent::BudgetRuleSet { .. }
+            | JournalEvent::BudgetRuleRemoved { .. }
+            | JournalEvent::BudgetRaised { .. }
+            | JournalEvent::AlertRaised(_)
             | JournalEvent::ClockSet { .. } => {}
         }
     }

@@ -63,6 +63,7 @@ fn hold(n: u64) -> LedgerOperation {
         amount: nano(100),
         owner: Owner::new(1),
         expires: at(10_000),
+        demand: None,
         idempotency: None,
     }
 }

@@ -110,6 +110,7 @@ impl World {
                 amount,
                 owner: Owner::new(1),
                 expires: UnixNanos::new((second + 90_000) * SECOND),
+                demand: None,
                 idempotency: None,
             }],
             second,

@@ -1,9 +1,12 @@
 //! Acts on money. Each act is announced in the audit log before it is done in the ledger, and concluded afterwards. So
 //! an act that a crash interrupted is found and finished. Must not know where the two logs are stored.
 
-use headrace_domain::{AdminCode, NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::rfc3339::Rfc3339;
+use headrace_domain::{AdminCode, BudgetName, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuditEntry, AuditRow};
-use headrace_ledger::{BudgetPeriod, GrantKind, LedgerOperation, ProjectBudget, Receipt};
+use headrace_ledger::{
+    BudgetPeriod, BudgetRaise, BudgetRule, GrantKind, LedgerOperation, ProjectBudget, Receipt,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{AdminService, unexpected};
@@ -15,6 +18,9 @@ const GRANT: &str = "credit.grant";
 const CORRECT: &str = "credit.correct";
 const BUDGET: &str = "budget.set";
 const CLOCK: &str = "ledger.clock";
+const BUDGET_RULE: &str = "budget_rule.set";
+const BUDGET_RAISE: &str = "budget_rule.raise";
+const BUDGET_REMOVE: &str = "budget_rule.remove";
 const NOT_DONE: &str = "money.refused";
 
 /// The code of an error that leaves open whether an act is in the ledger.
@@ -39,13 +45,19 @@ pub struct Grant {
 /// An announced act.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "act")]
-enum MoneyAct {
+pub(super) enum MoneyAct {
     /// A grant, and the last row of the journal before it.
     Grant { grant: Grant, after: u64 },
     /// A new budget. It is idempotent.
     Budget { org: OrgId, project: ProjectId, budget: Option<ProjectBudget> },
     /// Setting the ledger's time back to the clock's.
     Clock { from: UnixNanos },
+    /// A budget rule. It is idempotent.
+    BudgetRule { rule: Box<BudgetRule> },
+    /// A raise of a budget rule, or its end. It is idempotent.
+    BudgetRaise { name: BudgetName, raise: Option<BudgetRaise> },
+    /// The removal of a budget rule.
+    BudgetRemoved { name: BudgetName },
 }
 
 impl MoneyAct {
@@ -57,6 +69,12 @@ impl MoneyAct {
                 let seconds = from.since(at).as_secs();
                 (CLOCK, "ledger".to_owned(), format!("back by {seconds} s"))
             }
+            Self::BudgetRule { rule } => (BUDGET_RULE, rule.name.to_string(), rule.to_string()),
+            Self::BudgetRaise { name, raise: Some(BudgetRaise { limit, until }) } => {
+                (BUDGET_RAISE, name.to_string(), format!("to {limit} until {}", Rfc3339(*until)))
+            }
+            Self::BudgetRaise { name, raise: None } => (BUDGET_RAISE, name.to_string(), "ended".to_owned()),
+            Self::BudgetRemoved { name } => (BUDGET_REMOVE, name.to_string(), String::new()),
         };
         AuditEntry { at, actor: actor.to_owned(), act: act.to_owned(), subject, detail }
     }
@@ -68,6 +86,9 @@ impl MoneyAct {
             }
             Self::Budget { org, project, budget } => LedgerOperation::SetBudget { org, project, budget },
             Self::Clock { .. } => LedgerOperation::SetClock,
+            Self::BudgetRule { rule } => LedgerOperation::SetBudgetRule { rule },
+            Self::BudgetRaise { name, raise } => LedgerOperation::RaiseBudget { name, raise },
+            Self::BudgetRemoved { name } => LedgerOperation::RemoveBudgetRule { name },
         }
     }
 }
@@ -251,7 +272,10 @@ impl AdminService {
                         AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), remedy)
                     })?
                 }
-                MoneyAct::Budget { .. } => false,
+                MoneyAct::Budget { .. } | MoneyAct::BudgetRule { .. } | MoneyAct::BudgetRaise { .. } => false,
+                MoneyAct::BudgetRemoved { name } => {
+                    !self.ledger.budgets(now).iter().any(|report| report.rule.name == *name)
+                }
                 MoneyAct::Clock { .. } => self.ledger.time() <= now,
             };
             if there {
@@ -266,7 +290,12 @@ impl AdminService {
         Ok(())
     }
 
-    fn announce_and_do(&self, act: &MoneyAct, actor: &str, now: UnixNanos) -> Result<Receipt, AdminError> {
+    pub(super) fn announce_and_do(
+        &self,
+        act: &MoneyAct,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<Receipt, AdminError> {
         let text = serde_json::to_string(act);
         let text = text.map_err(|error| AdminError::new(AdminCode::Internal, error.to_string(), ""))?;
         let row = self.directory.announce(&act.entry(actor, now), &text)?;

@@ -415,6 +415,14 @@ codes! {
     BudgetExceeded "budget_exceeded" Hold (402 Billing)
         "The project's budget does not cover the call."
         "The message names the budget, the money spent, held and needed, and the start of the next period.";
+    BudgetRuleExceeded "budget_rule_exceeded" Hold (402 Billing)
+        "A budget in dollars does not cover the call in its current window."
+        "The message names the budget, its subject, limit, use, and when its window ends; `Retry-After` is the time until then. \
+         Lower `max_tokens`, or let an operator raise the budget (`headrace budgets raise`).";
+    QuotaExceeded "quota_exceeded" Hold (429 RateLimit)
+        "A budget of tokens or requests does not cover the call in its current window."
+        "The message names the budget, its subject, limit, use, and when its window ends; `Retry-After` is the time until then. \
+         An operator can raise the budget (`headrace budgets raise`).";
     CostOverflow "cost_overflow" Hold (400 InvalidRequest)
         "The maximum cost of this call does not fit 64-bit nano-dollars."
         "Request fewer tokens.";
@@ -445,6 +453,12 @@ codes! {
     TooManyIdempotencyKeys "too_many_idempotency_keys" Hold inside
         "The project has used the maximum number of idempotency keys within 24 hours; the message names the number."
         "Send fewer keys.";
+    UnknownBudgetRule "unknown_budget_rule" Hold inside
+        "The ledger has no budget rule of this name."
+        "List the rules with `headrace budgets list`. This error occurs in operators' commands.";
+    OlderGateway "older_gateway" Hold inside
+        "A change of the ledger needs a journal format that a live gateway cannot read."
+        "Update all gateways, then repeat the command. `headrace status` lists the gateways and their versions.";
     ProjectTaken "project_taken" Hold inside
         "A project of this name belongs to another organisation."
         "Choose another name. This error occurs in operators' commands.";

@@ -82,6 +82,10 @@ causes! {
         "there is no tier `basic`" "headrace tiers list, or headrace tiers create NAME";
     TierInUse Asker "The tier is still assigned to an organisation, a project or a key, perhaps a revoked one."
         "tier `basic` is assigned to project `red`, and cannot be removed before it is assigned to none" "headrace tiers unassign";
+    UnknownBudget Asker "A misspelt name, or a budget that was removed."
+        "no budget daily: `headrace budgets list` shows all" "headrace budgets list";
+    OlderGateway Owner "A rolling update that has not reached all gateways, or a gateway that was forgotten."
+        "this needs journal format 5, and a live gateway reads formats up to 4: update all gateways (`headrace status` lists them), then try again" "update all gateways, then try again";
     UnknownOperator Asker "A name instead of the id, or an operator who was revoked."
         "there is no operator `op_9c41d0`" "headrace operators list";
     UnknownModel Asker "A name without a model, or an alias of several models."

@@ -257,6 +257,10 @@ causes! {
         "Held by your own calls in flight: this call can cost up to $0.50; of the balance of $0.60, $0.40 is held. Wait for calls to finish, add credit, or ask for fewer tokens (`max_tokens`).";
     BudgetExceeded KeyOwner "The project has spent its budget for this month, or its total budget."
         "The budget of project `web` is $5.00; $4.90 is spent and $0.00 held, and this call can cost up to $0.50. Raise the budget (`headrace budget set`) or ask for fewer tokens.";
+    BudgetRuleExceeded KeyOwner "A key, user, project, organisation or model has spent its budget for the hour, the day, the week or the month, or in all."
+        "Budget `daily` allows key `key_7f3a2b` $5.00 a day: $4.90 used, $0.00 reserved by calls in flight, and this call needs up to $0.50. It begins anew at 2026-11-28T00:00:00Z. Ask for fewer tokens, or have the budget raised (`headrace budgets raise daily`).";
+    QuotaExceeded KeyOwner "A key, user, project, organisation or model has used its tokens or requests of the hour, the day, the week or the month."
+        "Budget `per-day` allows key `key_7f3a2b` 1000 requests a day: 1000 requests used, 0 requests reserved by calls in flight, and this call needs up to 1 request. It begins anew at 2026-11-28T00:00:00Z. Wait until then, or have the budget raised (`headrace budgets raise per-day`).";
     CostOverflow Caller "A price and a `max_tokens` with a product above nine billion dollars."
         "What this call could cost does not fit 64-bit nano-dollars. Ask for fewer tokens." "max_tokens";
     UnknownProject Operator "A project that was created while the ledger was unavailable, or a project of a lost ledger."
@@ -271,6 +275,8 @@ causes! {
     IdempotencyMismatch Nobody "A line of a batch changed between two starts." "";
     IdempotencyReplay Nobody "A line of a batch had been paid for before a restart." "";
     TooManyIdempotencyKeys Operator "More batch lines in a day than the number of remembered keys." "";
+    UnknownBudgetRule Operator "A misspelt name, or a budget that was removed." "";
+    OlderGateway Operator "A rolling update that has not reached all gateways." "";
     ProjectTaken Operator "The name is in use." "";
     UnknownHold Nobody "A fault inside the ledger." "";
     AlreadyResolved Nobody "A settlement that was sent twice, as intended after a failed write." "";

@@ -8,7 +8,7 @@ use headrace_call_state::{Rejection, rate_headers};
 use headrace_domain::{Clock, Code, NanoDollars, ServiceTier, Stage, UnixNanos};
 use headrace_identity::{Directory, Principal};
 use headrace_ledger::prices::Quote;
-use headrace_ledger::{CallerCheck, CommandResult, LedgerOperation, LedgerRefusal};
+use headrace_ledger::{CallerCheck, CommandResult, HoldDemand, LedgerOperation, LedgerRefusal, PlaceLimits};
 use headrace_limits::Scope;
 
 use crate::features::HoldTerms;
@@ -57,6 +57,7 @@ impl KeyedCall {
             owner: parts.owner,
             expires: now.after(gateway.config().hold_lifetime),
             idempotency: claim,
+            demand: takes_limits.then(|| self.demand(tokens, parts.ledger.counts_places())),
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
@@ -81,6 +82,27 @@ impl KeyedCall {
         context.end_stage(Stage::Hold);
         let settlement = CallSettlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(FundedCall { work: self.work, settlement, headers })
+    }
+}
+
+impl KeyedCall {
+    /// What the call asks of budget rules. `counts_places`: the ledger counts calls in flight over several gateways.
+    fn demand(&self, tokens: u64, counts_places: bool) -> HoldDemand {
+        let (principal, model) = (&self.principal.principal, &self.work.model);
+        let places = counts_places.then(|| PlaceLimits {
+            key: principal.limits.concurrency,
+            project: principal.project_limits.concurrency,
+            org: principal.org_limits.concurrency,
+            model: model.limits.concurrency,
+        });
+        HoldDemand {
+            key: principal.key.clone(),
+            user: principal.user.as_ref().map(|_| principal.key.clone().into()),
+            model: model.name.clone(),
+            tokens,
+            tiers: principal.tier.as_ref().map(|tier| Arc::clone(&tier.holders)),
+            places,
+        }
     }
 }
 

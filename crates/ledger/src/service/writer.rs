@@ -309,7 +309,7 @@ impl JournalWriter {
 
     fn snapshot(&mut self) {
         let payload = snapshot::encode(&self.durable.state);
-        self.snapshot_bytes = payload.len();
+        self.snapshot_bytes = payload.1.len();
         let sealed =
             crate::journal::StateSnapshot::sealed(self.durable.sequence, self.durable.checksum, payload);
         let written = self.journal.write_snapshot(&sealed);

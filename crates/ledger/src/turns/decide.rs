@@ -3,17 +3,20 @@
 use headrace_domain::UnixNanos;
 
 use crate::command::{LedgerOperation, Owner, Receipt};
+use crate::record::BUDGET_FORMAT;
+use crate::refusal::LedgerRefusal;
 use crate::transaction::Transaction;
 use crate::verdict::CommandResult;
 
 use super::shared::{QueuedBatch, TurnState};
 
-/// Decides one batch at the journal's time.
+/// Decides one batch at the journal's time. `format` is the newest format that rows may have.
 pub(super) fn decide_batch(
     inner: &mut TurnState,
     owner: Owner,
     time: UnixNanos,
     batch: &QueuedBatch,
+    format: u32,
     transactions: &mut Vec<Transaction>,
 ) -> Vec<CommandResult> {
     let mut verdicts = Vec::with_capacity(batch.operations.len());
@@ -26,8 +29,11 @@ pub(super) fn decide_batch(
                 }
                 Ok(expired)
             }
+            LedgerOperation::SetBudgetRule { .. } if format < BUDGET_FORMAT => {
+                Err(LedgerRefusal::OlderGateway { format: BUDGET_FORMAT, known: format })
+            }
             operation => {
-                let operation = translated(operation.clone(), owner, time, batch.asked);
+                let operation = translated(operation.clone(), owner, (time, batch.asked), format);
                 inner.core.apply_to(operation, time, transactions)
             }
         };
@@ -40,13 +46,19 @@ pub(super) fn decide_batch(
 fn translated(
     operation: LedgerOperation,
     owner: Owner,
-    time: UnixNanos,
-    asked: UnixNanos,
+    (time, asked): (UnixNanos, UnixNanos),
+    format: u32,
 ) -> LedgerOperation {
     match operation {
-        LedgerOperation::Hold { hold, org, project, amount, owner: _, expires, idempotency } => {
+        LedgerOperation::Hold { hold, org, project, amount, owner: _, expires, idempotency, mut demand } => {
             let expires = time.after(expires.since(asked));
-            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency }
+            if format < BUDGET_FORMAT
+                && let Some(demand) = &mut demand
+            {
+                // A gateway that cannot read such rows is live. Each gateway counts its own calls in flight meanwhile.
+                demand.places = None;
+            }
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand }
         }
         other => other,
     }

@@ -113,6 +113,8 @@ pub struct StartedTurn {
     pub time: UnixNanos,
     /// Whether the gateway of this turn is live. It was declared dead otherwise, and must not write.
     pub is_live: bool,
+    /// The newest row format that every live gateway reads.
+    pub newest_format: u32,
     /// How often identities were changed.
     pub identity_changes: u64,
     /// The first rows after the requested one.

@@ -10,6 +10,7 @@ use headrace_domain::{Clock, HoldId, OrgId, ProjectId, UnixNanos};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::admin::{JournalHistory, LedgerAdmin};
+use crate::budget_rule::{AlertRaised, BudgetReport};
 use crate::client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 use crate::command::{LedgerOperation, Owner};
 use crate::core::LedgerCore;
@@ -271,6 +272,10 @@ impl LedgerClient for SharedLedger {
         self.handle.shared.identities.get().is_some()
     }
 
+    fn counts_places(&self) -> bool {
+        true
+    }
+
     fn decide_for(
         &self,
         caller: Arc<dyn CallerCheck>,
@@ -317,6 +322,14 @@ impl LedgerAdmin for SharedLedger {
 
     fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
         self.lock().core.standing(org, project, now)
+    }
+
+    fn budgets(&self, now: UnixNanos) -> Vec<BudgetReport> {
+        self.lock().core.budgets(now)
+    }
+
+    fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
+        self.lock().core.alerts()
     }
 
     fn time(&self) -> UnixNanos {

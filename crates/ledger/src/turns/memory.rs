@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::admin::{GatewayState, JournalHistory};
 use crate::command::Owner;
-use crate::journal::{GENESIS, JournalError, JournalRow, LoadedJournal, StateSnapshot};
+use crate::journal::{FORMAT_VERSION, GENESIS, JournalError, JournalRow, LoadedJournal, StateSnapshot};
 use crate::verify::{VerifyReport, verify};
 
 use super::journal::{GatewayPresence, SharedJournal, StartedTurn, TurnStamp};
@@ -50,6 +50,7 @@ struct SharedRows {
 struct MemberRecord {
     seen: UnixNanos,
     state: GatewayState,
+    newest_format: u32,
 }
 
 #[derive(Debug)]
@@ -96,6 +97,11 @@ impl MemorySharedJournal {
     /// Sets the journal's clock.
     pub fn set_time(&self, time: UnixNanos) {
         self.shared.lock().time = time;
+    }
+
+    /// Returns the journal's clock.
+    pub fn time(&self) -> UnixNanos {
+        self.shared.lock().time
     }
 
     /// Makes the next commit of this handle and its clones fail.
@@ -184,19 +190,24 @@ impl SharedRows {
         }
     }
 
+    fn newest_format(&self) -> u32 {
+        let live = self.gateways.values().filter(|gateway| gateway.state == GatewayState::Live);
+        live.map(|gateway| gateway.newest_format).min().unwrap_or(FORMAT_VERSION)
+    }
+
     fn is_live(&self, owner: Owner) -> bool {
         self.gateways.get(&owner).is_some_and(|gateway| gateway.state == GatewayState::Live)
     }
 }
 
 impl SharedJournal for MemorySharedJournal {
-    fn join(&mut self, owner: Owner, _newest_format: u32) -> Result<(), JournalError> {
+    fn join(&mut self, owner: Owner, newest_format: u32) -> Result<(), JournalError> {
         if self.faults.lock().is_cut {
             return Err(io("the connection is cut"));
         }
         let mut shared = self.shared.lock();
         let time = shared.time;
-        let joined = MemberRecord { seen: time, state: GatewayState::Live };
+        let joined = MemberRecord { seen: time, state: GatewayState::Live, newest_format };
         let gateway = shared.gateways.entry(owner).or_insert(joined);
         if gateway.state == GatewayState::Live {
             gateway.seen = time;
@@ -248,6 +259,7 @@ impl SharedJournal for MemorySharedJournal {
             checksum: last.map_or(GENESIS, |row| row.checksum),
             time,
             is_live: shared.is_live(owner),
+            newest_format: shared.newest_format(),
             identity_changes: shared.identity_changes.len() as u64,
             rows,
             lapsed,

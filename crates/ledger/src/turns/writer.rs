@@ -420,6 +420,8 @@ impl TurnWriter {
     fn decide(&mut self, started: &StartedTurn, dead: &[Owner]) -> (Vec<DecidedBatch>, Vec<Transaction>) {
         let has_all_identities =
             self.shared.identities.get().is_none_or(|known| known.loaded() >= started.identity_changes);
+        // A gateway that cannot read rows that the journal has is lost already.
+        let format = started.newest_format.max(self.base.newest_format);
         let mut transactions = Vec::new();
         let mut decided = Vec::new();
         let mut inner = self.shared.inner.lock();
@@ -451,7 +453,7 @@ impl TurnWriter {
             let verdicts = if has_ended {
                 vec![CommandResult::Refused(LedgerRefusal::CallerEnded); batch.operations.len()]
             } else {
-                decide_batch(&mut inner, self.owner, started.time, &batch, &mut transactions)
+                decide_batch(&mut inner, self.owner, started.time, &batch, format, &mut transactions)
             };
             decided.push(DecidedBatch { batch, verdicts });
         }
@@ -497,6 +499,7 @@ impl TurnWriter {
         }
         self.base.sequence = row.sequence;
         self.base.checksum = row.checksum;
+        self.base.newest_format = self.base.newest_format.max(row.format_version);
         self.confirmed = RowPosition::of(&row);
         self.schedule.count(1, transactions.len());
         self.count_commit(&transactions, Some(started.elapsed()));

@@ -40,6 +40,7 @@ fn story() -> Vec<Transaction> {
         owner: Owner::new(1),
         expires: UnixNanos::new(1000),
         claim: None,
+        budgeted: None,
     };
     let price = headrace_domain::NanoDollarsPerMillion::new(1_000_000).unwrap();
     let line = crate::ChargeLine {
@@ -175,7 +176,7 @@ fn every_damaged_row_is_found() {
         ("checksum does not match", |l| l.rows[1].payload[3] ^= 1),
         ("checksum does not match", |l| l.rows[1].time = UnixNanos::new(9)),
         ("does not chain", |l| l.rows[2].previous[0] ^= 1),
-        ("formats up to 4", |l| l.rows[3].format_version = 5),
+        ("formats up to 5", |l| l.rows[3].format_version = 6),
         ("another history", |l| l.snapshots[0].row_checksum[0] ^= 1),
         ("snapshot's checksum", |l| l.snapshots[0].payload[0] ^= 1),
         ("a row that the journal lacks", |l| {
@@ -219,11 +220,13 @@ fn every_truncation_and_flip_of_a_payload_is_an_error_and_never_a_panic() {
     }
     let mut state = LedgerState::default();
     story().iter().for_each(|transaction| state.replay(transaction).unwrap());
-    let encoded = snapshot::encode(&state);
+    let (format, encoded) = snapshot::encode(&state);
     for at in 0..encoded.len() {
         let mut flipped = encoded.clone();
         flipped[at] ^= 0x55;
-        let _ = snapshot::decode(&StateSnapshot::sealed(4, GENESIS, flipped));
-        assert!(snapshot::decode(&StateSnapshot::sealed(4, GENESIS, encoded[..at].to_vec())).is_err());
+        let _ = snapshot::decode(&StateSnapshot::sealed(4, GENESIS, (format, flipped)));
+        assert!(
+            snapshot::decode(&StateSnapshot::sealed(4, GENESIS, (format, encoded[..at].to_vec()))).is_err()
+        );
     }
 }

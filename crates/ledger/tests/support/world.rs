@@ -1,11 +1,13 @@
 //! Short helpers that the ledger's tests share.
 
 use headrace_domain::{
-    HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, Rounding, TokenClass, UnixNanos,
+    BudgetName, HoldId, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, Rounding,
+    TokenClass, UnixNanos,
 };
 use headrace_ledger::{
-    BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget,
-    ReleaseReason, SettleOutcome, StoredAnswer,
+    BudgetMeasure, BudgetOrigin, BudgetPeriod, BudgetRule, BudgetScope, BudgetWindow, ChargeLine, GrantKind,
+    HoldDemand, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, ReleaseReason, SettleOutcome,
+    StoredAnswer,
 };
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -72,6 +74,7 @@ pub(crate) fn hold_of(
         amount: nano(amount),
         owner: OWNER,
         expires: at(3600 * SECOND),
+        demand: None,
         idempotency: key.map(|(key, hash)| IdempotencyClaim { key: key.into(), request_hash: [hash; 32] }),
     }
 }
@@ -115,4 +118,73 @@ pub(crate) fn settle_as(
 
 pub(crate) fn release(n: u128) -> LedgerOperation {
     LedgerOperation::Release { hold: hold_id(n), why: ReleaseReason::Refused }
+}
+
+/// Returns a hard rule of a thousand nano-dollars a day, UTC.
+pub(crate) fn rule(name: &str, scope: BudgetScope) -> BudgetRule {
+    BudgetRule {
+        name: BudgetName::new(name).unwrap(),
+        scope,
+        org: None,
+        subject: None,
+        tier: None,
+        window: BudgetWindow::Day,
+        zone: "UTC".into(),
+        measure: BudgetMeasure::Dollars,
+        limit: 1_000,
+        is_hard: true,
+        thresholds: Vec::new(),
+        origin: BudgetOrigin::Operator,
+    }
+}
+
+pub(crate) fn set_rule(rule: BudgetRule) -> LedgerOperation {
+    LedgerOperation::SetBudgetRule { rule: Box::new(rule) }
+}
+
+/// Returns a hold of a call of `key` that may cost `amount` and take as many tokens.
+pub(crate) fn call(n: u128, key: &str, amount: i64) -> LedgerOperation {
+    let tokens = u64::try_from(amount).unwrap_or(0);
+    with_demand(hold(n, amount), key, tokens)
+}
+
+/// Returns the hold with a demand of `key` for the demo model.
+pub(crate) fn with_demand(operation: LedgerOperation, key: &str, tokens: u64) -> LedgerOperation {
+    let demand = HoldDemand {
+        key: KeyId::new(key).unwrap(),
+        user: None,
+        model: ModelName::new("demo-1").unwrap(),
+        tokens,
+        tiers: None,
+        places: None,
+    };
+    match operation {
+        LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, .. } => {
+            let demand = Some(demand);
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand }
+        }
+        other => other,
+    }
+}
+
+/// Returns the hold with another demand.
+pub(crate) fn changed(operation: LedgerOperation, change: &dyn Fn(&mut HoldDemand)) -> LedgerOperation {
+    match operation {
+        LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, mut demand } => {
+            change(demand.as_mut().unwrap());
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand }
+        }
+        other => other,
+    }
+}
+
+/// Returns the hold as one of another project.
+pub(crate) fn moved(operation: LedgerOperation, org_name: &str, project_name: &str) -> LedgerOperation {
+    match operation {
+        LedgerOperation::Hold { hold, amount, owner, expires, idempotency, demand, .. } => {
+            let (org, project) = (org(org_name), project(project_name));
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand }
+        }
+        other => other,
+    }
 }

@@ -217,6 +217,7 @@ impl Worker {
             amount: NanoDollars::new(1000),
             owner: self.owner,
             expires: self.clock.now().after(Duration::from_secs(600)),
+            demand: None,
             idempotency: n
                 .is_multiple_of(3)
                 .then(|| IdempotencyClaim { key: hold.to_string(), request_hash: [1; 32] }),
