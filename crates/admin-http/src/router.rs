@@ -21,8 +21,8 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    document, events, gateways, money, operators, places, playground, requests, served, server, session,
-    tiers, words,
+    budgets, document, events, gateways, money, operators, places, playground, requests, served, server,
+    session, tiers, words,
 };
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
@@ -79,6 +79,11 @@ fn routes() -> RouteList {
             money::grants,
         )
         .put("/projects/{id}/budget", BILLING, "Set or remove a project's budget", money::budget)
+        .get("/budgets", BILLING, "Budget rules with their use, by name", budgets::list)
+        .put("/budgets/{id}", BILLING, "Set a budget rule, or change the one of this name", budgets::set)
+        .delete("/budgets/{id}", BILLING, "Remove a budget rule", budgets::remove)
+        .post("/budgets/{id}/raise", BILLING, "Raise the limit of a budget rule for a time", budgets::raise)
+        .get("/budget-alerts", BILLING, "The newest alerts of budget rules, at most 1,000", budgets::alerts)
         .get("/ledger/totals", BILLING, "Totals of the ledger", money::totals)
         .post("/ledger/verify", BILLING, "Check every invariant of the ledger", money::verify)
         .post(

@@ -20,6 +20,7 @@ pub(crate) mod margin;
 
 pub(crate) mod names;
 
+pub(crate) mod budgets;
 pub(crate) mod operators;
 pub(crate) mod tiers;
 
@@ -87,6 +88,8 @@ pub(crate) enum ProgramCommand {
     Credit(CreditArgs),
     /// Budgets of projects
     Budget(BudgetArgs),
+    /// Budgets by window: of keys, users, projects, organisations, models
+    Budgets(budgets::BudgetsArgs),
     /// The ledger: check it, open missing accounts, set its clock
     Ledger(LedgerArgs),
     /// Show where the time and the money of a call went

@@ -3,6 +3,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod bench;
+pub(crate) mod budgets;
 pub(crate) mod cache;
 pub(crate) mod chat;
 mod counterfactual;

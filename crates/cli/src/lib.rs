@@ -22,6 +22,7 @@ pub fn run() -> ExitCode {
         ProgramCommand::Config(args) => commands::config(&args),
         ProgramCommand::Keys(args) => commands::keys::run(args),
         ProgramCommand::Tiers(args) => commands::tiers::run(args),
+        ProgramCommand::Budgets(args) => commands::budgets::run(args),
         ProgramCommand::Operators(args) => commands::operators::run(args),
         ProgramCommand::Orgs(args) => commands::places::orgs(args),
         ProgramCommand::Projects(args) => commands::places::projects(args),

@@ -298,6 +298,7 @@ const OWN: &[SettingField] = &[
         "Each table has `org` and `weight` (1 to 1000). The weight is the organisation's share of an engine relative to other organisations, which have weight 1.",
     ),
     field("prices", SettingKind::Tables, "", table_texts::PRICES),
+    field("budgets", SettingKind::Tables, "", table_texts::BUDGETS),
     field("costs", SettingKind::Tables, "", table_texts::COSTS),
     field("aliases", SettingKind::Names, "", "A table of names: an alias, and the name of a served model."),
     field("routes", SettingKind::Tables, "", table_texts::ROUTES),

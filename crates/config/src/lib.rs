@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod arithmetic;
+mod budgets;
 pub mod ca;
 mod command_settings;
 mod extras;
@@ -103,6 +104,7 @@ impl ServerSettings {
             weights: read.weights(),
             limits: read.limits(),
             issuers: read.issuers(),
+            budgets: read.budgets(),
             rules: read.rules(),
             gateway: read.gateway(),
             objects: read.objects(),

@@ -22,6 +22,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "Prices for callers: one `[[prices]]` table per model and date. Calls of a model without a price are refused, never free",
     ),
     (
+        "budgets",
+        "Budgets by window: one `[[budgets]]` table per budget. `headrace budgets` shows their use, and sets further ones",
+    ),
+    (
         "costs",
         "Charges of upstreams: one `[[costs]]` table per upstream, model and date. Only operators see costs. A missing cost is unknown, never 0",
     ),
@@ -62,6 +66,7 @@ pub(crate) const LIVE: &[&str] = &[
     "models",
     "upstreams",
     "prices",
+    "budgets",
     "costs",
     "aliases",
     "routes",

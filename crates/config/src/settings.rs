@@ -14,6 +14,7 @@ use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::EdgeConfig;
 use headrace_gateway::GatewayConfig;
 use headrace_jwt::IssuerConfig;
+use headrace_ledger::BudgetRule;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
@@ -44,6 +45,8 @@ pub struct ServerSettings {
     pub server: ServerConfig,
     /// The operators' listener.
     pub admin: AdminSettings,
+    /// Budget rules.
+    pub budgets: Vec<BudgetRule>,
     /// Models that engines in this process serve.
     pub models: Vec<ModelConfig>,
     /// Models that upstreams answer for.

@@ -94,6 +94,16 @@ prompt tokens than that. `tier` (`flex`, `batch`, `priority`) is the class of se
 billed, or else the class that the caller asked for. If no such table matches, the table without `above` and `tier` \
 applies. A hold covers the highest price that could apply.";
 
+/// `[[budgets]]`
+pub(super) const BUDGETS: &str = "\
+Each table has `name`, `limit` and optional keys. `measure` is what counts: `dollars` (the default; `limit` is in \
+quotes), `tokens` or `requests`. `per` is the window: `hour`, `day`, `week` (from Monday), `month` (the default) or \
+`total`, by the calendar of `zone` (`\"UTC\"`; any IANA time zone). Each `key`, `user`, `project`, `org` or `model` \
+within an organisation has a counter of its own, as `each` says (`org`); `only` names a single one. `org` and `tier` \
+restrict the budget to an organisation, or to holders of a tier. `alerts = [50, 80, 100]` raises an alert once per \
+window at each percentage of the limit. `soft = true` raises alerts and refuses nothing. All gateways over one \
+database should have the same budgets.";
+
 /// `[[costs]]`
 pub(super) const COSTS: &str = "\
 Each table has `upstream`, `model` (the upstream's name for the model) and the other keys of `[[prices]]`. Every \

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use headrace_admin::{AdminError, DefaultLimits};
+use headrace_admin::{AdminError, AdminService, DefaultLimits};
 use headrace_catalog::{Catalog, CatalogOffer};
 use headrace_config::ServerSettings;
 use headrace_config::fields::FIELDS;
@@ -64,6 +64,8 @@ pub(crate) struct ConfigReloader {
     /// Interval of checks for changed files. Zero disables them.
     watch_every: Duration,
     defaults: Mutex<DefaultLimits>,
+    /// Changes budgets. Set once operators have access.
+    service: OnceLock<Weak<AdminService>>,
     /// Locked for the whole of a reload.
     in_force: Mutex<SettingLayers>,
     applied: AtomicU64,
@@ -97,6 +99,7 @@ impl ConfigReloader {
             files: file.into_iter().chain(pairs).collect(),
             watch_every: config.watch,
             defaults: Mutex::new(config.limits),
+            service: OnceLock::new(),
             in_force: Mutex::new(settings),
             applied: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -104,6 +107,11 @@ impl ConfigReloader {
         });
         reloader.register(&context.metrics);
         reloader
+    }
+
+    /// Changes budgets by `service` from now on. Later calls change nothing.
+    pub(crate) fn change_budgets_by(&self, service: &Arc<AdminService>) {
+        let _ = self.service.set(Arc::downgrade(service));
     }
 
     /// The limits that new keys, projects and organisations get.
@@ -254,6 +262,13 @@ impl ConfigReloader {
         // The last step that can fail while the server continues, so that no change is applied partially.
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
+        }
+        if changed.contains(&"budgets")
+            && let Some(service) = self.service.get().and_then(Weak::upgrade)
+        {
+            service
+                .take_over_budgets(&config.budgets, clock.now())
+                .map_err(|error| vec![format!("budgets: {}", error.message)])?;
         }
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
         let swap = || {

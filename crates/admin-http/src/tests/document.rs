@@ -11,6 +11,11 @@ const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /operators/{id}", "o"),
     ("DELETE /session", "oabdv"),
     ("DELETE /tiers/{id}", "oa"),
+    ("DELETE /budgets/{id}", "oab"),
+    ("GET /budgets", "oab"),
+    ("GET /budget-alerts", "oab"),
+    ("POST /budgets/{id}/raise", "oab"),
+    ("PUT /budgets/{id}", "oab"),
     ("GET /audit", "oa"),
     ("GET /cache", "oabdv"),
     ("GET /checkpoints", "oa"),
@@ -235,6 +240,7 @@ commands! {
     CorrectCredit => "POST /projects/{id}/credit";
     ListGrants => "GET /projects/{id}/grants";
     ShowCredit => "GET /credit";
+    Budgets => "GET /budgets" | "PUT /budgets/{id}" | "DELETE /budgets/{id}" | "POST /budgets/{id}/raise" | "GET /budget-alerts";
     SetBudget => "PUT /projects/{id}/budget";
     OpenAccounts => "POST /ledger/accounts";
     SetLedgerClock => "POST /ledger/clock";

@@ -36,6 +36,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
             "tiers",
             "credit",
             "budget",
+            "budgets",
             "ledger",
             "backup",
             "move",

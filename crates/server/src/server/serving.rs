@@ -66,6 +66,7 @@ impl OpenServer {
         let reloader = ConfigReloader::new(base, config, calls, upstreams, engines, certificate, context);
         let manner = start.manner;
         let operators = OperatorAccess::open(config, data_dir, manner, roles, &reloader, context)?;
+        reloader.change_budgets_by(&operators.service);
         let keys = first_keys(config, data_dir, roles, &operators, &start, context)?;
         let admin = operators.welcome(manner, context.clock.now())?;
         let address = edge.and_then(|edge| edge.publish_address(data_dir));
@@ -151,6 +152,7 @@ fn first_keys(
             names.join(", ")
         ));
     }
+    service.take_over_budgets(&config.budgets, now).map_err(|error| error.to_string())?;
     let setup = FirstSetup { service, directory: &stores.directory, ledger: stores.ledger.as_ref(), now };
     let play = start.manner == StartManner::Up;
     let keys = setup.run(&config.first_start, start.first_key.as_ref(), play)?;

@@ -1,0 +1,81 @@
+//! Arguments of `headrace budgets`. Must not know what the commands do.
+
+use clap::{Args, Subcommand};
+use headrace_domain::{BudgetName, OrgId, TierName};
+
+use super::shared::ServerArgs;
+
+#[derive(Debug, Args)]
+pub(crate) struct BudgetsArgs {
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
+    #[command(subcommand)]
+    pub(crate) command: BudgetsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BudgetsCommand {
+    /// List budgets with their use and what is left
+    List,
+    /// List the newest alerts
+    Alerts,
+    /// Set a budget, or change the one of this name
+    #[command(
+        after_help = "Examples:\n  headrace budgets set day-of-a-key 5 --per day --each key --alert 80\n  headrace budgets set calls 1000 --measure requests --per hour --each project"
+    )]
+    Set {
+        /// Budget name
+        name: BudgetName,
+        /// Dollars such as 25 or 0.50, or a whole number of tokens or requests
+        limit: String,
+        #[command(flatten)]
+        rule: BudgetFlags,
+    },
+    /// Raise a limit for some hours
+    Raise {
+        /// Budget name
+        name: BudgetName,
+        /// The limit meanwhile, in the unit of the budget
+        limit: String,
+        /// Length of the raise; 0 ends it
+        #[arg(long, default_value_t = 24)]
+        hours: u64,
+    },
+    /// Remove a budget
+    Remove {
+        /// Budget name
+        name: BudgetName,
+    },
+}
+
+/// What a budget counts.
+#[derive(Debug, Args)]
+pub(crate) struct BudgetFlags {
+    /// What is counted
+    #[arg(long, default_value = "dollars", value_parser = ["dollars", "tokens", "requests"])]
+    pub(crate) measure: String,
+    /// Window, by the calendar; a week begins on Monday
+    #[arg(long, default_value = "month", value_parser = ["hour", "day", "week", "month", "total"])]
+    pub(crate) per: String,
+    /// Who has a counter of its own
+    #[arg(long, default_value = "org", value_parser = ["key", "user", "project", "org", "model"])]
+    pub(crate) each: String,
+    /// Only this key, user, project, organisation or model
+    #[arg(long)]
+    pub(crate) only: Option<String>,
+    /// Only calls of this organisation
+    #[arg(long)]
+    pub(crate) org: Option<OrgId>,
+    /// Only holders of this tier
+    #[arg(long)]
+    pub(crate) tier: Option<TierName>,
+    /// Time zone of the calendar, such as Europe/Berlin
+    #[arg(long, default_value = "UTC")]
+    pub(crate) zone: String,
+    /// Only raise alerts, and refuse nothing
+    #[arg(long)]
+    pub(crate) soft: bool,
+    /// Percent of the limit at which to raise an alert; may be given several times
+    #[arg(long = "alert", value_name = "PERCENT")]
+    pub(crate) alerts: Vec<u16>,
+}
