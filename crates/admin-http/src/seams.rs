@@ -118,6 +118,8 @@ pub struct ModelPrices {
     pub from: Option<String>,
     /// The service tier. `null` for the standard tier.
     pub tier: Option<String>,
+    /// The tier whose holders have these prices. `null` for all other callers.
+    pub holder_tier: Option<String>,
     /// The prices apply to calls with more prompt tokens than this. `null` if they apply to every call.
     pub above_prompt_tokens: Option<u64>,
     /// Price of a million computed prompt tokens.

@@ -35,6 +35,7 @@ use crate::{AdminHttp, AdminParts, ConsoleAsset, ConsolePages};
 
 mod access;
 mod acts;
+mod budgets;
 mod document;
 mod plays;
 mod tiers;

@@ -100,6 +100,7 @@ impl Catalog {
                 )),
                 Some(quote) => {
                     free_model |= quote.hold_for(None, 1000, 1000).is_ok_and(|most| most.get() == 0)
+                        || prices.is_free_for_some(&model.name, now)
                 }
             }
             if !fleet.serves(&model.name) {

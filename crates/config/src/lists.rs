@@ -115,8 +115,11 @@ impl SettingsReader {
         let mut named = Vec::new();
         for mut table in self.list("prices") {
             let model = table.need_name("model");
-            prices.extend(model.clone().and_then(|model| prices_of(&mut table, model)));
-            named.extend(model);
+            let price = model.clone().and_then(|model| prices_of(&mut table, model));
+            // The prices of holders of a tier come beside those of all callers.
+            let is_of_holders = price.as_ref().is_some_and(|price| price.holder_tier.is_some());
+            prices.extend(price);
+            named.extend(model.filter(|_| !is_of_holders));
             self.settings.problems.extend(table.end());
         }
         for model in models.iter().filter(|model| !named.contains(&model.name)) {
@@ -159,6 +162,9 @@ impl SettingsReader {
                 table.problem("upstream", format!("there is no upstream `{name}`"));
             }
             let price = table.need_name("model").and_then(|model| prices_of(&mut table, model));
+            if price.as_ref().is_some_and(|price| price.holder_tier.is_some()) {
+                table.problem("holder_tier", "costs are the same for all callers".to_owned());
+            }
             costs.extend(upstream.zip(price).map(|(upstream, price)| CostConfig { upstream, price }));
             self.settings.problems.extend(table.end());
         }

@@ -1,6 +1,6 @@
 //! Prices as tables write them: dollars in quotes. Must not know which models there are.
 
-use headrace_domain::{ModelName, PriceTier};
+use headrace_domain::{ModelName, PriceTier, TierName};
 use headrace_ledger::prices::PriceConfig;
 
 use super::table::TableReader;
@@ -21,6 +21,10 @@ pub(super) fn prices_of(table: &mut TableReader, model: ModelName) -> Option<Pri
     let per = table.take_text("per", SettingKind::Choice(&["million", "thousand"]));
     let tier = table.take_text("tier", SettingKind::Choice(TIERS));
     let tier = PriceTier::NAMED.into_iter().find(|known| Some(known.name()) == tier.as_deref());
+    let holder_tier = table.take_text("holder_tier", SettingKind::Text);
+    let holder_tier = holder_tier.and_then(|text| {
+        TierName::new(&text).map_err(|error| table.problem("holder_tier", error.to_string())).ok()
+    });
     let above = table.take("above", SettingKind::Count { least: 1, most: u64::MAX });
     let above = if let Some(ParsedValue::Count(tokens)) = above { Some(tokens) } else { None };
     let thousand = per.as_deref() == Some("thousand");
@@ -41,6 +45,7 @@ pub(super) fn prices_of(table: &mut TableReader, model: ModelName) -> Option<Pri
         model,
         from,
         tier,
+        holder_tier,
         above,
         input,
         cached_input,
@@ -114,6 +119,7 @@ pub(super) fn play_price(model: ModelName) -> PriceConfig {
         model,
         from: None,
         tier: None,
+        holder_tier: None,
         above: None,
         input: Some(PLAY_INPUT),
         cached_input: Some(PLAY_INPUT / 10),

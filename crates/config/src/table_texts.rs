@@ -92,7 +92,9 @@ default) or `\"thousand\"`. `from` is a UTC date (`\"2026-11-05\"`). \
 Further tables of a model may have `above` and `tier`. `above = 272000` applies to all tokens of calls with more \
 prompt tokens than that. `tier` (`flex`, `batch`, `priority`) is the class of service that the upstream reports as \
 billed, or else the class that the caller asked for. If no such table matches, the table without `above` and `tier` \
-applies. A hold covers the highest price that could apply.";
+applies. A hold covers the highest price that could apply. `holder_tier = \"gold\"` makes the prices of a table those of \
+callers whose key, project or organisation has this tier (`headrace tiers`); the nearest tier with prices for the model \
+counts. All other callers have the prices of the tables without it, which must be there.";
 
 /// `[[budgets]]`
 pub(super) const BUDGETS: &str = "\

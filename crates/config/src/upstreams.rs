@@ -247,10 +247,14 @@ fn price(table: &mut TableReader, name: &str) -> Option<PriceConfig> {
     let model = ModelName::new(name).ok()?;
     let mut inner = TableReader::within(table, "price", prices);
     let price = prices_of(&mut inner, model);
-    if price.as_ref().is_some_and(|price| price.tier.is_some() || price.above.is_some()) {
+    if price
+        .as_ref()
+        .is_some_and(|price| price.tier.is_some() || price.above.is_some() || price.holder_tier.is_some())
+    {
         inner.problem(
             "",
-            "takes neither `tier` nor `above`: name the model under [[prices]] for those".to_owned(),
+            "takes neither `tier` nor `above` nor `holder_tier`: name the model under [[prices]] for those"
+                .to_owned(),
         );
     }
     table.problems.extend(inner.end());

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
+use crate::{NanoDollars, NanoDollarsPerMillion, TierName, TokenClass, UnixNanos};
 
 /// Work that was ahead of a call when an engine accepted it, and what was computed until the call's own turn.
 ///
@@ -61,6 +61,9 @@ pub struct ConnectionTrace {
 pub struct BilledPrices {
     /// When the prices were looked up. The prices of that day (UTC) apply.
     pub at: UnixNanos,
+    /// The tier of the caller whose prices apply. `None` if those of all callers do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder_tier: Option<TierName>,
     /// Prompt tokens in the hold, at the highest price of their classes.
     pub held_prompt_tokens: u64,
     /// Generated tokens in the hold, of all answers together.

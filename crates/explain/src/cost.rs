@@ -182,7 +182,10 @@ fn notes(record: &TraceRecord, margin: Option<NanoDollars>) -> Vec<String> {
             count(billed.held_output_tokens, "generated token"),
             record.held.checked_sub(record.cost).unwrap_or(NanoDollars::ZERO)
         ));
-        notes.push(format!("The prices are those of {} (UTC).", utc_date(billed.at)));
+        notes.push(match &billed.holder_tier {
+            None => format!("The prices are those of {} (UTC).", utc_date(billed.at)),
+            Some(tier) => format!("The prices are those of tier `{tier}` on {} (UTC).", utc_date(billed.at)),
+        });
     }
     if record.price_tier != PriceTier::Standard {
         notes.push(format!("It was priced in the class of service `{}`.", record.price_tier));

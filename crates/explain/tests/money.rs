@@ -31,6 +31,7 @@ fn billed() -> TraceRecord {
     let cost = lines.iter().map(|line| line.amount.get()).sum();
     let billed = BilledPrices {
         at: UnixNanos::new(1_795_224_848_123_456_789),
+        holder_tier: None,
         held_prompt_tokens: 412,
         held_output_tokens: 1_000,
         prompt_prices: Some([price(2), price(1)]),

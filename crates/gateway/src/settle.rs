@@ -1,10 +1,13 @@
 //! Stage `settle`: what a request took is paid or given back, exactly once, however the request ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::Rejection;
 use headrace_catalog::ServedModel;
-use headrace_domain::{BilledLine, HoldId, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage};
+use headrace_domain::{
+    BilledLine, HoldId, HolderTiers, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage,
+};
 use headrace_ledger::prices::{CallPrices, Quote};
 use headrace_ledger::{
     ChargeLine, CommandResult, DurableFuture, HoldResolution, JournalFailed, LedgerOperation, LedgerRefusal,
@@ -27,6 +30,8 @@ pub(crate) struct CallSettlement {
     hold: HoldId,
     lease: Option<Lease>,
     quote: Quote,
+    /// The tiers of the caller, which may have prices of their own.
+    tiers: Option<Arc<HolderTiers>>,
     /// When they were taken, in nanoseconds of the clock's monotonic time.
     pub(crate) taken_ns: u64,
     /// Resolves when the hold is on the disk. No byte of a successful answer leaves before.
@@ -68,13 +73,13 @@ impl CallSettlement {
     pub(crate) fn new(
         hold: HoldId,
         lease: Lease,
-        quote: Quote,
+        (quote, tiers): (Quote, Option<Arc<HolderTiers>>),
         taken_ns: u64,
         mut durable: DurableFuture,
     ) -> Self {
         // The call has nothing to send yet, so the hold may be written together with other entries.
         durable.at_leisure();
-        Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
+        Self { hold, lease: Some(lease), quote, tiers, taken_ns, durable, sent: None }
     }
 
     /// Replaces the prices and limits of a model that failed by those of another one, whose call may cost `amount`. The
@@ -129,6 +134,16 @@ impl CallSettlement {
         if let Some(lease) = &mut self.lease {
             lease.leave(scope, now);
         }
+    }
+
+    /// The tiers of the caller.
+    pub(crate) fn tiers(&self) -> Option<&HolderTiers> {
+        self.tiers.as_deref()
+    }
+
+    /// The prices that apply.
+    pub(crate) const fn quote(&self) -> &Quote {
+        &self.quote
     }
 
     /// The id of the hold.

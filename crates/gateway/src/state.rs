@@ -14,6 +14,7 @@ use headrace_domain::{
 };
 use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
 use headrace_identity::{Principal, TierEntitlements};
+use headrace_ledger::prices::Quote;
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_rollout::RouteAsker;
 use headrace_wire::{BadRequest, CacheDiagnosis};
@@ -360,9 +361,10 @@ impl RenderedWork {
     }
 
     /// What the call is held for at `now`, as its trace records it.
-    pub(crate) fn held_for(&self, now: UnixNanos) -> BilledPrices {
+    pub(crate) fn held_for(&self, quote: &Quote, now: UnixNanos) -> BilledPrices {
         BilledPrices {
             at: now,
+            holder_tier: quote.holder_tier().cloned(),
             held_prompt_tokens: self.prompt_tokens(),
             held_output_tokens: self.most_output_tokens(),
             prompt_prices: None,

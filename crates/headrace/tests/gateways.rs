@@ -93,6 +93,38 @@ async fn of_64_calls_over_three_gateways_with_money_for_one_exactly_one_is_answe
             let of = |status| statuses.iter().filter(|found| **found == status).count();
             assert_eq!((of(200), of(402)), (1, 63), "round {round}: {statuses:?}");
         }
+        // A budget that one gateway sets counts at all of them, to the call.
+        let credit = (64 * 8).to_string();
+        gateways[0].ok(&["credit", "grant", &credit, "--org", "default", "--reference", "for the budget"]);
+        let budget =
+            ["budgets", "set", "ten", "10", "--measure", "requests", "--per", "day", "--each", "key"];
+        gateways[1].ok(&budget);
+        let body = question(json!({ "max_tokens": 8 })).to_string();
+        let calls: Vec<_> = (0..64)
+            .map(|n| {
+                let call = http.post(format!("{}/v1/chat/completions", gateways[n % 3].url));
+                let call = call.bearer_auth(KEY).header("content-type", "application/json");
+                let call = call.body(body.clone()).timeout(common::PATIENCE);
+                tokio::spawn(async move { call.send().await.unwrap().status().as_u16() })
+            })
+            .collect();
+        let mut statuses = Vec::new();
+        for call in calls {
+            statuses.push(call.await.unwrap());
+        }
+        let of = |status| statuses.iter().filter(|found| **found == status).count();
+        assert_eq!((of(200), of(429)), (10, 54), "{statuses:?}");
+        gateways[2].ok(&["budgets", "remove", "ten"]);
+        let spent = 8 * 64 - 10 * 8;
+        gateways[0].ok(&[
+            "credit",
+            "correct",
+            &spent.to_string(),
+            "--org",
+            "default",
+            "--reason",
+            "the rest",
+        ]);
         let verified: Value = serde_json::from_str(&gateways[2].ok(&["ledger", "verify", "--json"])).unwrap();
         assert_eq!(verified["finding_count"], json!(0), "{verified}");
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_domain::{ModelName, PriceTier, UnixNanos};
+use headrace_domain::{HolderTiers, ModelName, PriceTier, TierName, UnixNanos};
 
 use crate::calendar;
 
@@ -22,9 +22,14 @@ use quote::{ClassPrices, ConditionalPrices, PriceSheet};
 /// The prices of all models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PriceList {
-    /// For each model, the days on which a price changes, with all prices that apply from that day on.
-    models: BTreeMap<ModelName, BTreeMap<UnixNanos, Arc<PriceSheet>>>,
+    /// The prices of callers without prices of their own.
+    models: DatedSheets,
+    /// The prices of the holders of tiers.
+    by_tier: BTreeMap<TierName, DatedSheets>,
 }
+
+/// For each model, the days on which a price changes, with all prices that apply from that day on.
+type DatedSheets = BTreeMap<ModelName, BTreeMap<UnixNanos, Arc<PriceSheet>>>;
 
 /// The price versions of one model, by class of service and minimum prompt length.
 type Versions = BTreeMap<(PriceTier, u64), BTreeMap<UnixNanos, ClassPrices>>;
@@ -35,8 +40,30 @@ impl PriceList {
     /// # Errors
     /// Returns all errors in the configuration at once.
     pub fn from_config(config: &[PriceConfig]) -> Result<Self, Vec<PriceError>> {
-        let mut models: BTreeMap<&ModelName, Versions> = BTreeMap::new();
         let mut errors = Vec::new();
+        let models = Self::sheets(config.iter().filter(|price| price.holder_tier.is_none()), &mut errors);
+        let mut by_tier = BTreeMap::new();
+        for tier in config.iter().filter_map(|price| price.holder_tier.as_ref()) {
+            if by_tier.contains_key(tier) {
+                continue;
+            }
+            let own = config.iter().filter(|price| price.holder_tier.as_ref() == Some(tier));
+            by_tier.insert(tier.clone(), Self::sheets(own.clone(), &mut errors));
+            let alone = own.filter(|price| !models.contains_key(&price.model));
+            errors.extend(alone.map(|price| PriceError::OnlyHolders {
+                model: price.model.clone(),
+                holder_tier: tier.clone(),
+            }));
+        }
+        if errors.is_empty() { Ok(Self { models, by_tier }) } else { Err(errors) }
+    }
+
+    /// Returns the prices of one kind of callers, and adds errors.
+    fn sheets<'c>(
+        config: impl Iterator<Item = &'c PriceConfig>,
+        errors: &mut Vec<PriceError>,
+    ) -> DatedSheets {
+        let mut models: BTreeMap<&ModelName, Versions> = BTreeMap::new();
         for version in config {
             let model = &version.model;
             let from = match version.from.as_deref().map(calendar::parse_date) {
@@ -48,7 +75,7 @@ impl PriceList {
                     None
                 }
             };
-            let prices = ClassPrices::from_config(version, &mut errors);
+            let prices = ClassPrices::from_config(version, errors);
             let (Some(from), Some(prices)) = (from, prices) else { continue };
             let (tier, above) = (version.tier.unwrap_or_default(), version.above.unwrap_or(0));
             let versions = models.entry(model).or_default().entry((tier, above)).or_default();
@@ -59,8 +86,7 @@ impl PriceList {
         }
         let no_ordinary = models.iter().filter(|(_, versions)| !versions.contains_key(&ORDINARY));
         errors.extend(no_ordinary.map(|(model, _)| PriceError::NoOrdinary { model: (*model).clone() }));
-        let dated = models.into_iter().map(|(model, versions)| (model.clone(), by_date(&versions)));
-        if errors.is_empty() { Ok(Self { models: dated.collect() }) } else { Err(errors) }
+        models.into_iter().map(|(model, versions)| (model.clone(), by_date(&versions))).collect()
     }
 
     /// Returns the prices of `model` at `now`. `None` if it has no price at that time; the call is then refused.
@@ -68,16 +94,39 @@ impl PriceList {
         self.named(model.as_str(), now)
     }
 
+    /// Returns the prices of `model` at `now` for the holder of `tiers`: those of the nearest tier that has prices for the
+    /// model, or else those of all callers.
+    pub fn quote_for(&self, model: &ModelName, tiers: Option<&HolderTiers>, now: UnixNanos) -> Option<Quote> {
+        let holder = tiers.filter(|_| !self.by_tier.is_empty());
+        let own = holder.and_then(|HolderTiers { key, project, org }| {
+            [key, project, org].into_iter().flatten().find_map(|tier| {
+                let quote = sheet_at(self.by_tier.get(tier)?, model.as_str(), now)?;
+                Some(quote.for_holders_of(tier.clone()))
+            })
+        });
+        own.or_else(|| self.quote(model, now))
+    }
+
+    /// Whether holders of some tier pay nothing for a model.
+    pub fn is_free_for_some(&self, model: &ModelName, now: UnixNanos) -> bool {
+        let quotes = self.by_tier.values().filter_map(|sheets| sheet_at(sheets, model.as_str(), now));
+        quotes.into_iter().any(|quote| quote.hold_for(None, 1000, 1000).is_ok_and(|most| most.get() == 0))
+    }
+
     fn named(&self, model: &str, now: UnixNanos) -> Option<Quote> {
-        let (model, days) = self.models.get_key_value(model)?;
-        let (_, sheet) = days.range(..=now).next_back()?;
-        Some(Quote::new(model.clone(), Arc::clone(sheet)))
+        sheet_at(&self.models, model, now)
     }
 
     /// Returns the models that have a price at any time.
     pub fn models(&self) -> impl Iterator<Item = &ModelName> {
         self.models.keys()
     }
+}
+
+fn sheet_at(models: &DatedSheets, model: &str, now: UnixNanos) -> Option<Quote> {
+    let (model, days) = models.get_key_value(model)?;
+    let (_, sheet) = days.range(..=now).next_back()?;
+    Some(Quote::new(model.clone(), Arc::clone(sheet)))
 }
 
 /// One version of the prices that an upstream charges us for one of its models, as configured.

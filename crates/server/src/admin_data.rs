@@ -215,6 +215,7 @@ fn prices(of: PriceConfig) -> ModelPrices {
         model: of.model.to_string(),
         from: of.from,
         tier: of.tier.map(|tier| tier.name().to_owned()),
+        holder_tier: of.holder_tier.map(String::from),
         above_prompt_tokens: of.above,
         input: money(of.input),
         cached_input: money(of.cached_input),

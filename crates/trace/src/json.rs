@@ -165,6 +165,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
             "open_us": micros(connection.open_ns),
         });
     }
+    if let Some(tier) = record.billed.as_ref().and_then(|billed| billed.holder_tier.as_ref()) {
+        whole["cost"]["holder_tier"] = tier.as_str().into();
+    }
     if record.price_tier != PriceTier::Standard {
         whole["cost"]["tier"] = record.price_tier.name().into();
     }

@@ -334,8 +334,10 @@ impl WaterfallDrawing<'_> {
         if record.held.get() != 0 || record.cost.get() != 0 || record.loss.get() != 0 {
             let lost = format!(" · {} to the loss account", record.loss);
             let lost = if record.loss.get() == 0 { "" } else { &lost };
-            let tier = format!(" · {} prices", record.price_tier);
-            let tier = if record.price_tier == PriceTier::Standard { "" } else { &tier };
+            let holders = record.billed.as_ref().and_then(|billed| billed.holder_tier.as_ref());
+            let holders = holders.map_or_else(String::new, |tier| format!(" · prices of tier {tier}"));
+            let tier = format!("{holders} · {} prices", record.price_tier);
+            let tier = if record.price_tier == PriceTier::Standard { &holders } else { &tier };
             self.fact("money", &format!("{} charged of {} held{lost}{tier}", record.cost, record.held));
         }
         if let Some(paid) = record.paid {

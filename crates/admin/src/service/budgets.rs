@@ -111,11 +111,7 @@ impl AdminService {
         self.ledger.budgets(now)
     }
 
-    fn budget_reply(
-        &self,
-        name: &BudgetName,
-        now: UnixNanos,
-    ) -> Result<AdminReply, AdminError> {
+    fn budget_reply(&self, name: &BudgetName, now: UnixNanos) -> Result<AdminReply, AdminError> {
         let report = self.ledger.budgets(now).into_iter().find(|report| report.rule.name == *name);
         report.map(|report| AdminReply::BudgetChanged(report.into())).ok_or_else(|| unknown(name))
     }

@@ -115,8 +115,9 @@ fn prices<'a>(prices: impl Iterator<Item = &'a PriceConfig>) -> String {
     let rows = all.iter().map(|price| {
         let from = price.from.iter().map(|day| format!("from {day}"));
         let tier = price.tier.iter().map(|tier| tier.name().to_owned());
+        let holders = price.holder_tier.iter().map(|tier| format!("holders of {tier}"));
         let above = price.above.iter().map(|tokens| format!("above {tokens} prompt tokens"));
-        let applies: Vec<String> = from.chain(tier).chain(above).collect();
+        let applies: Vec<String> = from.chain(holders).chain(tier).chain(above).collect();
         let money = |read: &Read| {
             read(price).map_or_else(|| "–".to_owned(), |nanos| NanoDollars::new(nanos).to_string())
         };

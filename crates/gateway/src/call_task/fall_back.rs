@@ -67,7 +67,7 @@ impl CallTask {
     ) -> Result<Box<RenderedWork>, Rejection> {
         let failed = Arc::clone(&self.round.work);
         let work = failed.for_model(gateway, model, &mut self.context).await?;
-        let quoted = quoted(&work, gateway.parts().clock.now())?;
+        let quoted = quoted(&work, self.settlement.tiers(), gateway.parts().clock.now())?;
         self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.context).await?;
         Ok(work)
     }
@@ -85,7 +85,7 @@ impl CallTask {
         self.context.served_by(&work.model);
         let now = self.context.clock.now();
         let record = &mut self.context.record;
-        record.billed = Some(Box::new(work.held_for(now)));
+        record.billed = Some(Box::new(work.held_for(self.settlement.quote(), now)));
         record.upstream = None;
         for attempt in record.attempts.iter_mut().filter(|attempt| attempt.model.is_none()) {
             attempt.model = Some(Arc::clone(&failed));

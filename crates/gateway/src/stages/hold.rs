@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::{Rejection, rate_headers};
-use headrace_domain::{Clock, Code, NanoDollars, ServiceTier, Stage, UnixNanos};
+use headrace_domain::{Clock, Code, HolderTiers, NanoDollars, ServiceTier, Stage, UnixNanos};
 use headrace_identity::{Directory, Principal};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{CallerCheck, CommandResult, HoldDemand, LedgerOperation, LedgerRefusal, PlaceLimits};
@@ -29,7 +29,8 @@ impl KeyedCall {
         let model = &self.work.model;
         let now = parts.clock.now();
         self.principal.check_key(&parts.directory, now)?;
-        let (quote, most) = quoted(&self.work, now)?;
+        let tiers = self.principal.principal.tier.as_ref().map(|tier| Arc::clone(&tier.holders));
+        let (quote, most) = quoted(&self.work, tiers.as_deref(), now)?;
         let HoldTerms { amount, takes_limits, claim } = features::on_hold(context, most, now).await?;
 
         // Limits first: the lease from the admission check receives the call's tokens. If the ledger then refuses, they
@@ -78,9 +79,10 @@ impl KeyedCall {
             return Err(refusal.into());
         }
         context.record.held = amount;
-        context.record.billed = Some(Box::new(self.work.held_for(now)));
+        context.record.billed = Some(Box::new(self.work.held_for(&quote, now)));
         context.end_stage(Stage::Hold);
-        let settlement = CallSettlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
+        let settlement =
+            CallSettlement::new(hold, self.principal.lease, (quote, tiers), taken_ns, transacted.durable);
         Ok(FundedCall { work: self.work, settlement, headers })
     }
 }
@@ -119,10 +121,15 @@ impl CallerCheck for KeyCheck {
     }
 }
 
-/// The prices of the work's model, and the most that the work can cost.
-pub(crate) fn quoted(work: &RenderedWork, now: UnixNanos) -> Result<(Quote, NanoDollars), Rejection> {
+/// The prices of the work's model for a caller with these tiers, and the most that the work can cost.
+pub(crate) fn quoted(
+    work: &RenderedWork,
+    tiers: Option<&HolderTiers>,
+    now: UnixNanos,
+) -> Result<(Quote, NanoDollars), Rejection> {
     let name = &work.model.name;
-    let quote = work.terms.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
+    let quote =
+        work.terms.catalog.prices().quote_for(name, tiers, now).ok_or_else(|| unpriced(name.as_str()))?;
     // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
     let messages = work.rendered.messages();
     let is_known = messages.is_none() || work.call.tier == ServiceTier::Batch;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use headrace_domain::{ModelName, PriceTier, TokenClass};
+use headrace_domain::{ModelName, PriceTier, TierName, TokenClass};
 use serde::{Deserialize, Serialize};
 
 /// One version of one model's prices, as configured. Every price is in nano-dollars per million tokens: $1 per million
@@ -18,6 +18,9 @@ pub struct PriceConfig {
     /// The class of service that these prices apply to. If absent, the standard class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<PriceTier>,
+    /// The tier whose holders these prices apply to. If absent, callers without prices of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder_tier: Option<TierName>,
     /// The prices apply to all tokens of calls with more prompt tokens than this. If absent, they apply to every call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub above: Option<u64>,
@@ -82,6 +85,13 @@ pub enum PriceError {
         /// The number of prompt tokens above which the prices apply.
         above: u64,
     },
+    /// A model has prices for holders of a tier, but none for all other callers.
+    OnlyHolders {
+        /// The model.
+        model: ModelName,
+        /// The tier.
+        holder_tier: TierName,
+    },
     /// A model has prices for a class of service or for long prompts, but none for all other calls.
     NoOrdinary {
         /// The model.
@@ -111,6 +121,12 @@ impl fmt::Display for PriceError {
                     write!(f, " for `tier = \"{tier}\"`")?;
                 }
                 if *above > 0 { write!(f, " for `above = {above}`") } else { Ok(()) }
+            }
+            Self::OnlyHolders { model, holder_tier } => {
+                write!(
+                    f,
+                    "{model} has prices for `holder_tier = \"{holder_tier}\"` only: add a table without it, for all other callers"
+                )
             }
             Self::NoOrdinary { model } => {
                 write!(

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    ModelName, MoneyError, NanoDollars, NanoDollarsPerMillion, PriceTier, Rounding, TokenClass, Usage,
+    ModelName, MoneyError, NanoDollars, NanoDollarsPerMillion, PriceTier, Rounding, TierName, TokenClass,
+    Usage,
 };
 
 use super::config::{PriceConfig, PriceError};
@@ -16,6 +17,8 @@ use crate::command::ChargeLine;
 pub struct Quote {
     model: ModelName,
     sheet: Arc<PriceSheet>,
+    /// The tier whose holders have these prices. `None` for the prices of all callers.
+    holder_tier: Option<TierName>,
 }
 
 /// All prices of a model at a time.
@@ -64,7 +67,16 @@ impl ConditionalPrices {
 
 impl Quote {
     pub(super) const fn new(model: ModelName, sheet: Arc<PriceSheet>) -> Self {
-        Self { model, sheet }
+        Self { model, sheet, holder_tier: None }
+    }
+
+    pub(super) fn for_holders_of(self, tier: TierName) -> Self {
+        Self { holder_tier: Some(tier), ..self }
+    }
+
+    /// Returns the tier whose holders have these prices. `None` for the prices of all callers.
+    pub const fn holder_tier(&self) -> Option<&TierName> {
+        self.holder_tier.as_ref()
     }
 
     /// Returns the model.

@@ -15,6 +15,7 @@ fn config(input: i64, output: i64) -> PriceConfig {
         model: model(),
         from: None,
         tier: None,
+        holder_tier: None,
         above: None,
         input: Some(input),
         cached_input: None,
@@ -28,6 +29,49 @@ fn config(input: i64, output: i64) -> PriceConfig {
 
 fn at(date: &str) -> UnixNanos {
     calendar::parse_date(date).unwrap()
+}
+
+#[test]
+fn holders_of_a_tier_have_its_prices_and_all_others_those_of_all_callers() {
+    let tier = |name: &str| TierName::new(name).unwrap();
+    let of = |name: &str, price: PriceConfig| PriceConfig { holder_tier: Some(tier(name)), ..price };
+    let list = PriceList::from_config(&[
+        config(1_000, 4_000),
+        of("gold", config(500, 2_000)),
+        of("gold", PriceConfig { tier: Some(PriceTier::Batch), ..config(250, 1_000) }),
+        of("free", config(0, 0)),
+        of("later", PriceConfig { from: Some("2026-07-01".into()), ..config(7, 7) }),
+    ])
+    .unwrap();
+    let none = HolderTiers::default();
+    let [gold, free, later, other] = ["gold", "free", "later", "other"].map(|name| Some(tier(name)));
+    let input = |tiers: &HolderTiers, date: &str| {
+        let quote = list.quote_for(&model(), Some(tiers), at(date)).unwrap();
+        (
+            quote.usual().price(TokenClass::Input).get(),
+            quote.holder_tier().map(|tier| tier.as_str().to_owned()),
+        )
+    };
+    for (tiers, expected) in [
+        (none.clone(), (1_000, None)),
+        (HolderTiers { key: other.clone(), ..none.clone() }, (1_000, None)),
+        (HolderTiers { key: gold.clone(), ..none.clone() }, (500, Some("gold"))),
+        (HolderTiers { project: gold.clone(), org: free.clone(), ..none.clone() }, (500, Some("gold"))),
+        (HolderTiers { key: other, org: free, ..none.clone() }, (0, Some("free"))),
+        // Prices that have not begun leave those of the next tier.
+        (HolderTiers { key: later.clone(), org: gold, ..none.clone() }, (500, Some("gold"))),
+    ] {
+        let expected = (expected.0, expected.1.map(str::to_owned));
+        assert_eq!(input(&tiers, "2026-06-30"), expected, "{tiers:?}");
+    }
+    let later = HolderTiers { key: later, ..none.clone() };
+    assert_eq!(input(&later, "2026-07-01"), (7, Some("later".to_owned())));
+    assert_eq!(list.quote_for(&model(), None, at("2026-07-01")), list.quote(&model(), at("2026-07-01")));
+    assert!(list.is_free_for_some(&model(), at("2026-07-01")));
+    let alone = PriceList::from_config(&[of("gold", config(1, 1))]).unwrap_err();
+    assert!(alone[0].to_string().contains("for all other callers"), "{alone:?}");
+    let twice = [config(1, 1), of("gold", config(1, 1)), of("gold", config(2, 2))];
+    assert!(matches!(PriceList::from_config(&twice).unwrap_err()[..], [PriceError::Twice { .. }]));
 }
 
 #[test]
