@@ -2,6 +2,7 @@
 //! connection that missed it is closed, because what it still does is not known.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -111,11 +112,19 @@ impl DatabaseSession {
         let Some(OpenConnection { client, runtime, .. }) = &self.open else {
             return Err(SessionFault::Lost { why: format!("{}: the connection is closed", self.url) });
         };
-        let done = block_on(runtime, || async { tokio::time::timeout(limit, statements(client)).await });
+        let mut done = None;
+        let result = &mut done;
+        // One type for all statements, so that the code that waits for them is compiled once.
+        run_statements(
+            runtime,
+            client,
+            limit,
+            Box::new(move |client| Box::pin(async move { *result = Some(statements(client).await) })),
+        );
         let error = match done {
-            Ok(Ok(value)) => return Ok(value),
-            Ok(Err(error)) => error,
-            Err(_) => {
+            Some(Ok(value)) => return Ok(value),
+            Some(Err(error)) => error,
+            None => {
                 self.close();
                 let why = format!("{}: no answer within {} ms", self.url, limit.as_millis());
                 return Err(SessionFault::Lost { why });
@@ -211,6 +220,14 @@ fn fault(url: &PostgresUrl, error: &Error, is_closed: bool) -> SessionFault {
             SessionFault::Lost { why }
         }
     }
+}
+
+/// Statements that keep their result themselves.
+type AnyStatements<'c> = Box<dyn FnOnce(&'c Client) -> Pin<Box<dyn Future<Output = ()> + 'c>> + Send + 'c>;
+
+/// Runs statements to their end, or until `limit` is over.
+fn run_statements<'c>(runtime: &Runtime, client: &'c Client, limit: Duration, statements: AnyStatements<'c>) {
+    block_on(runtime, || async { drop(tokio::time::timeout(limit, statements(client)).await) });
 }
 
 /// Runs a future to its end on this thread's own runtime. A thread that already runs another runtime lends the work to a
