@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use headrace_domain::{Clock, HoldId, NanoDollars, OrgId, ProjectId, SystemClock};
+use headrace_domain::{BudgetName, Clock, HoldId, NanoDollars, OrgId, ProjectId, SystemClock};
 use headrace_ledger::{
-    CommandResult, GrantKind, JournalHistory as _, LedgerAdmin as _, LedgerOperation, LedgerRefusal, Owner,
-    Receipt, SettleOutcome, SharedLedger, SharedLedgerOptions,
+    BudgetMeasure, BudgetOrigin, BudgetRule, BudgetScope, BudgetWindow, CommandResult, GrantKind,
+    JournalHistory as _, LedgerAdmin as _, LedgerOperation, LedgerRefusal, Owner, Receipt, SettleOutcome,
+    SharedLedger, SharedLedgerOptions,
 };
 use headrace_postgres::{PostgresJournal, PostgresJournalHistory, PostgresPresence, PostgresUrl};
 
@@ -296,5 +297,74 @@ fn nobody_changes_a_row_of_the_journal_and_a_newer_programs_tables_are_refused()
         let mut journal = PostgresJournal::new(Arc::clone(&url));
         let refused = headrace_ledger::SharedJournal::join(&mut journal, owner(), 4).unwrap_err();
         assert!(refused.to_string().contains("format 99"), "{refused}");
+    });
+}
+
+/// The newest format of the first program that shared a ledger.
+const OLDEST_SHARED_FORMAT: u32 = 4;
+
+#[test]
+fn a_rolling_update_under_load_meets_no_unreadable_row() {
+    each_version(|bin| {
+        let server = PostgresServer::start(bin);
+        let url = parsed(&server);
+        let older =
+            SharedLedgerOptions { newest_format: OLDEST_SHARED_FORMAT, ..SharedLedgerOptions::default() };
+        let gateways: Vec<_> = (0..3).map(|_| std::sync::RwLock::new(open_with(&url, older))).collect();
+        fund(&gateways[0].read().unwrap(), 1_000_000_000);
+        let rule = BudgetRule {
+            name: BudgetName::new("daily").unwrap(),
+            scope: BudgetScope::Project,
+            org: None,
+            subject: None,
+            tier: None,
+            window: BudgetWindow::Day,
+            zone: "Europe/Berlin".into(),
+            measure: BudgetMeasure::Dollars,
+            limit: 1 << 62,
+            is_hard: true,
+            thresholds: Vec::new(),
+            origin: BudgetOrigin::Operator,
+        };
+        let set = |gateway: &SharedLedger| {
+            let rule = Box::new(rule.clone());
+            let now = SystemClock::new().now();
+            gateway.transact(vec![LedgerOperation::SetBudgetRule { rule }], now).verdicts.remove(0)
+        };
+        let (settled, stop) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for n in 0..6 {
+                let (gateway, settled, stop) = (&gateways[n % 3], &settled, &stop);
+                scope.spawn(move || {
+                    while stop.load(Ordering::Relaxed) == 0 {
+                        // The lock lets a gateway leave between two calls, as a server does once its calls have ended.
+                        let gateway = gateway.read().unwrap();
+                        let (id, verdict) = hold(&gateway, 10);
+                        assert!(verdict.is_done(), "{verdict:?}");
+                        let verdict = settle(&gateway, id);
+                        assert!(verdict.is_done(), "{verdict:?}");
+                        settled.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            for replaced in 0..gateways.len() {
+                std::thread::sleep(Duration::from_millis(300));
+                let mut place = gateways[replaced].write().unwrap();
+                place.close().unwrap();
+                *place = open(&url);
+                let verdict = set(&place);
+                let is_last = replaced + 1 == gateways.len();
+                let refusal = LedgerRefusal::OlderGateway { format: 5, known: OLDEST_SHARED_FORMAT };
+                let is_refused = verdict == CommandResult::Refused(refusal);
+                assert_eq!((verdict.is_done(), is_refused), (is_last, !is_last), "{verdict:?}");
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            stop.store(1, Ordering::Relaxed);
+        });
+        let verified = PostgresJournalHistory::new(Arc::clone(&url)).verify().unwrap();
+        assert!(verified.ok(), "{:?}", verified.findings);
+        let losses = i64::try_from(settled.load(Ordering::Relaxed) * 3).unwrap();
+        assert_eq!(verified.totals.loss, NanoDollars::new(-losses), "each settlement once");
+        println!("{} settlements while three gateways were replaced", settled.load(Ordering::Relaxed));
     });
 }

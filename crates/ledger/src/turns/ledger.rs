@@ -160,7 +160,7 @@ impl SharedLedger {
         clock: Arc<dyn Clock>,
         options: SharedLedgerOptions,
     ) -> Result<(Self, TurnWriter, OpenReport), LedgerError> {
-        let (base, report) = TurnWriter::load(journal.as_mut(), owner)?;
+        let (base, report) = TurnWriter::load(journal.as_mut(), owner, options.newest_format)?;
         let history = journal.history();
         let inner = TurnState {
             core: LedgerCore::over(base.state.clone()),

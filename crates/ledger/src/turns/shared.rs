@@ -12,7 +12,7 @@ use crate::client::CallerCheck;
 use crate::command::{LedgerOperation, Owner, ReleaseReason};
 use crate::core::LedgerCore;
 use crate::durable::JournalFailed;
-use crate::journal::LedgerError;
+use crate::journal::{FORMAT_VERSION, LedgerError};
 use crate::service::JournalHealth;
 
 use super::journal::SharedIdentities;
@@ -34,6 +34,9 @@ pub struct SharedLedgerOptions {
     pub snapshot_transactions: u64,
     /// How long an idle gateway waits before it reads the rows of others.
     pub refresh: Duration,
+    /// The newest row format that this gateway reads and writes, at most [`FORMAT_VERSION`]. With an older one, the
+    /// gateway shares the ledger as an older program does.
+    pub newest_format: u32,
 }
 
 impl Default for SharedLedgerOptions {
@@ -45,6 +48,7 @@ impl Default for SharedLedgerOptions {
             snapshot_rows: 65_536,
             snapshot_transactions: 262_144,
             refresh: Duration::from_millis(250),
+            newest_format: FORMAT_VERSION,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use headrace_domain::{HoldId, UnixNanos};
 
 use crate::command::{LedgerOperation, Owner, Receipt};
-use crate::journal::{FORMAT_VERSION, JournalError, JournalRow, LedgerError, StateSnapshot};
+use crate::journal::{JournalError, JournalRow, LedgerError, StateSnapshot};
 use crate::record::encode_payload;
 use crate::refusal::LedgerRefusal;
 use crate::replay::{ReplayedState, replay};
@@ -88,6 +88,13 @@ struct UnknownTurn {
     decided: Vec<DecidedBatch>,
 }
 
+fn check_format(found: u32, known: u32) -> Result<(), JournalError> {
+    if found > known {
+        return Err(JournalError::NewerFormat { what: "journal row", found, known });
+    }
+    Ok(())
+}
+
 fn schedule_after(replayed: &ReplayedState, options: SharedLedgerOptions) -> SnapshotSchedule {
     SnapshotSchedule::after(replayed, options.snapshot_rows, options.snapshot_transactions)
 }
@@ -97,9 +104,11 @@ impl TurnWriter {
     pub(super) fn load(
         journal: &mut dyn SharedJournal,
         owner: Owner,
+        newest_format: u32,
     ) -> Result<(ReplayedState, OpenReport), LedgerError> {
-        journal.join(owner, FORMAT_VERSION)?;
+        journal.join(owner, newest_format)?;
         let replayed = replay(journal)?;
+        check_format(replayed.newest_format, newest_format)?;
         let report = OpenReport {
             snapshot_sequence: replayed.snapshot_sequence,
             snapshot_refused: replayed.snapshot_refused.clone(),
@@ -199,7 +208,7 @@ impl TurnWriter {
             return Err(error.clone());
         }
         if self.must_join {
-            self.journal.join(self.owner, FORMAT_VERSION)?;
+            self.journal.join(self.owner, self.options.newest_format)?;
             self.must_join = false;
         }
         self.observe_vanished()?;
@@ -313,6 +322,7 @@ impl TurnWriter {
     }
 
     fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
+        check_format(row.format_version, self.options.newest_format)?;
         let transactions = self.base.follow(row)?;
         self.schedule.count(1, transactions.len());
         let mut inner = self.shared.inner.lock();
@@ -411,7 +421,7 @@ impl TurnWriter {
         );
         self.shared.inner.lock().owner = self.owner;
         self.must_join = true;
-        self.journal.join(self.owner, FORMAT_VERSION)?;
+        self.journal.join(self.owner, self.options.newest_format)?;
         self.must_join = false;
         Ok(())
     }
@@ -421,7 +431,7 @@ impl TurnWriter {
         let has_all_identities =
             self.shared.identities.get().is_none_or(|known| known.loaded() >= started.identity_changes);
         // A gateway that cannot read rows that the journal has is lost already.
-        let format = started.newest_format.max(self.base.newest_format);
+        let format = started.newest_format.min(self.options.newest_format).max(self.base.newest_format);
         let mut transactions = Vec::new();
         let mut decided = Vec::new();
         let mut inner = self.shared.inner.lock();
