@@ -4,6 +4,7 @@
 mod budget_act;
 mod command;
 pub mod control;
+mod credit_view;
 mod error;
 mod lent;
 mod lock;
@@ -13,9 +14,10 @@ mod tier_act;
 
 pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
 pub use command::{
-    AdminCommand, AdminReply, AuditView, BudgetView, CreditView, GatewayView, GrantView, SecretText,
-    ServerStatus, StoreView, TotalsView,
+    AdminCommand, AdminReply, AuditView, GatewayView, GrantView, SecretText, ServerStatus, StoreView,
+    TotalsView,
 };
+pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use lock::{DataDirLock, LockError};
 pub use places::{

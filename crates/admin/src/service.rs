@@ -14,7 +14,8 @@ use headrace_identity::{
 use headrace_ledger::{LedgerAdmin, LedgerOperation, Receipt};
 use parking_lot::Mutex;
 
-use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
+use crate::command::{AdminCommand, AdminReply, AuditView, SecretText, ServerStatus};
+use crate::credit_view::CreditView;
 use crate::error::AdminError;
 use crate::lent::Lent;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};

@@ -87,7 +87,7 @@ pub(crate) enum ProgramCommand {
     /// Prepaid balances
     Credit(CreditArgs),
     /// Budgets of projects
-    Budget(BudgetArgs),
+    Budget(budgets::BudgetArgs),
     /// Budgets by window: of keys, users, projects, organisations, models
     Budgets(budgets::BudgetsArgs),
     /// The ledger: check it, open missing accounts, set its clock
@@ -323,36 +323,6 @@ pub(crate) enum CreditCommand {
         /// Only this organisation
         #[arg(long)]
         org: Option<OrgId>,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BudgetArgs {
-    #[command(flatten)]
-    pub(crate) at: ServerArgs,
-    #[command(subcommand)]
-    pub(crate) command: BudgetCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BudgetCommand {
-    /// Set the maximum that a project may spend
-    Set {
-        /// Dollars, such as 25 or 0.50; 0 stops the project
-        #[arg(value_parser = NanoDollars::from_dollars)]
-        amount: NanoDollars,
-        /// Project id
-        #[arg(long, default_value = "default")]
-        project: ProjectId,
-        /// Period: calendar month (UTC), or total
-        #[arg(long, default_value = "month", value_parser = ["month", "total"])]
-        per: String,
-    },
-    /// Remove a project's budget
-    Clear {
-        /// Project id
-        #[arg(long, default_value = "default")]
-        project: ProjectId,
     },
 }
 

@@ -175,3 +175,37 @@ async fn a_key_under_a_tier_is_refused_what_the_tier_does_not_allow() {
     }
     server.stop();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_of_a_tier_pay_its_prices_and_have_its_budgets() {
+    let root = tempfile::tempdir().unwrap();
+    let price = |more: &str, input: &str| {
+        format!("[[prices]]\nmodel = \"headrace-demo\"\ninput = \"{input}\"\noutput = \"0\"\n{more}\n")
+    };
+    let text = format!(
+        "[[models]]\nname = \"headrace-demo\"\npath = \"builtin:demo\"\n{}{}[[budgets]]\nname = \"free-calls\"\neach = \"key\"\n\
+         tier = \"free\"\nmeasure = \"requests\"\nper = \"day\"\nlimit = 1\n",
+        price("", "1000"),
+        price("holder_tier = \"free\"", "10"),
+    );
+    let mut server = Server::serve(root.path(), &text, Some(KEY));
+    server.ok(&["tiers", "create", "free"]);
+    let created = server.ok(&["keys", "create", "--tier", "free"]);
+    let free = created.lines().next().unwrap().to_owned();
+    let cost = |trace: &str| {
+        let trace: Value = serde_json::from_str(trace).unwrap();
+        (trace.pointer("/cost/charged_nano_dollars").cloned(), trace["cost"]["holder_tier"].clone())
+    };
+    assert_eq!(ask(&server, KEY, "headrace-demo", json!({})).await.0, 200);
+    let (usual, no_tier) = cost(&server.ok(&["trace", "--last", "--json"]));
+    assert_eq!(ask(&server, &free, "headrace-demo", json!({})).await.0, 200);
+    let (reduced, tier) = cost(&server.ok(&["trace", "--last", "--json"]));
+    assert_eq!((no_tier, tier), (Value::Null, json!("free")));
+    assert_ne!(usual, reduced);
+    let shown = server.ok(&["trace", "--last"]);
+    assert!(shown.contains("prices of tier free"), "{shown}");
+    let (status, code, message, _) = ask(&server, &free, "headrace-demo", json!({})).await;
+    assert!(status == 429 && code == "quota_exceeded" && message.contains("`free-calls`"), "{message}");
+    assert_eq!(ask(&server, KEY, "headrace-demo", json!({})).await.0, 200, "another key has no tier");
+    server.stop();
+}

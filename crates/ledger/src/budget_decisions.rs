@@ -81,8 +81,9 @@ impl RuleCheck {
         let limit = state.limit_at(self.now);
         let sum = used.checked_add(reserved).and_then(|sum| sum.checked_add(needed));
         let fits = sum.is_some_and(|sum| sum <= limit);
-        // A counter of a soft rule may grow without a limit, but not beyond 64 bits.
-        if !fits && (state.rule.is_hard || sum.is_none()) {
+        // A counter of a soft rule may grow without a limit, but not beyond 64 bits. A hold of nothing always fits. It is
+        // counted all the same, because it may be extended.
+        if !fits && needed > 0 && (state.rule.is_hard || sum.is_none()) {
             let exceeded = ExceededBudget {
                 name: state.rule.name.clone(),
                 scope: state.rule.scope,

@@ -321,7 +321,7 @@ impl LedgerCore {
     /// Raises the alerts that an ended hold makes due, each once.
     fn raise_alerts(&mut self, ended: &BudgetedHold, now: CommandTime, out: &mut Vec<Transaction>) {
         for alert in self.state.budgets.due_alerts(ended, now.ledger) {
-            // The settlement stands whatever becomes of its alerts.
+            // The settlement is valid without its alerts.
             if let Err(refusal) = self.commit(JournalEvent::AlertRaised(Box::new(alert)), now, out) {
                 tracing::error!(%refusal, "an alert of a budget could not be raised");
             }

@@ -280,6 +280,17 @@ fn an_extension_is_covered_too_and_counts_in_the_window_in_which_it_is_made() {
 }
 
 #[test]
+fn a_call_that_costs_nothing_passes_a_spent_budget_and_its_extension_does_not() {
+    let mut core = funded();
+    run(&mut core, set_rule(BudgetRule { limit: 100, ..rule("daily", BudgetScope::Key) }), 0);
+    run(&mut core, call(1, "k", 100), 1);
+    run(&mut core, set_rule(BudgetRule { limit: 50, ..rule("daily", BudgetScope::Key) }), 2);
+    run(&mut core, call(2, "k", 0), 3);
+    let extend = LedgerOperation::Extend { hold: hold_id(2), amount: nano(1) };
+    assert_eq!(exceeded(refused(&mut core, extend, 4)).needed, 1);
+}
+
+#[test]
 fn a_raise_counts_until_its_time_and_never_lowers_the_limit() {
     let mut core = funded();
     run(&mut core, set_rule(BudgetRule { limit: 100, ..rule("daily", BudgetScope::Key) }), 0);

@@ -24,6 +24,7 @@ mod misses;
 mod names;
 mod now;
 mod past;
+mod price_terms;
 mod recent;
 mod record_queues;
 mod recorded;

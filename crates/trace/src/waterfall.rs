@@ -2,8 +2,7 @@
 //! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, PriceTier, Stage, StageSpan,
-    TraceRecord,
+    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, Stage, StageSpan, TraceRecord,
 };
 
 use crate::axis::{AxisPart, TimeAxis};
@@ -12,6 +11,7 @@ use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
+use crate::price_terms::price_terms;
 use crate::rounds::round_lines;
 use crate::units::{
     cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
@@ -334,10 +334,7 @@ impl WaterfallDrawing<'_> {
         if record.held.get() != 0 || record.cost.get() != 0 || record.loss.get() != 0 {
             let lost = format!(" · {} to the loss account", record.loss);
             let lost = if record.loss.get() == 0 { "" } else { &lost };
-            let holders = record.billed.as_ref().and_then(|billed| billed.holder_tier.as_ref());
-            let holders = holders.map_or_else(String::new, |tier| format!(" · prices of tier {tier}"));
-            let tier = format!("{holders} · {} prices", record.price_tier);
-            let tier = if record.price_tier == PriceTier::Standard { &holders } else { &tier };
+            let tier = price_terms(record);
             self.fact("money", &format!("{} charged of {} held{lost}{tier}", record.cost, record.held));
         }
         if let Some(paid) = record.paid {

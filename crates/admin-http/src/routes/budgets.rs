@@ -24,7 +24,8 @@ const CHANGED: &str = "budgets";
 /// The kind of subject. Each subject has a counter of its own.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Scope {
+#[schemars(rename = "BudgetScope")]
+enum ScopeShown {
     Key,
     User,
     Project,
@@ -36,7 +37,8 @@ enum Scope {
 /// The window after which a counter begins anew, by the calendar. A week begins on Monday.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Window {
+#[schemars(rename = "BudgetWindow")]
+enum WindowShown {
     Hour,
     Day,
     Week,
@@ -47,7 +49,8 @@ enum Window {
 /// What is counted. An amount of dollars is a text such as `0.50`, and one of tokens or requests a whole number.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum Measure {
+#[schemars(rename = "BudgetMeasure")]
+enum MeasureShown {
     Dollars,
     Tokens,
     Requests,
@@ -57,17 +60,17 @@ enum Measure {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct BudgetRuleShown {
     name: String,
-    scope: Scope,
+    scope: ScopeShown,
     /// The only organisation whose calls count. `null` for all.
     org: Option<String>,
     /// The only key, user, project, organisation or model that counts. `null` for each of them.
     subject: Option<String>,
     /// The only tier whose holders count. `null` for all.
     tier: Option<String>,
-    window: Window,
+    window: WindowShown,
     /// The time zone of the calendar.
     zone: String,
-    measure: Measure,
+    measure: MeasureShown,
     /// The limit without a raise.
     limit: String,
     /// The limit in force.
@@ -118,7 +121,7 @@ pub(crate) struct BudgetAlertShown {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewBudgetRule {
-    scope: Scope,
+    scope: ScopeShown,
     #[schemars(with = "Option<Name>")]
     org: Option<OrgId>,
     /// The only key, user, project, organisation or model that counts. If absent, each of them has a counter.
@@ -126,11 +129,11 @@ pub(crate) struct NewBudgetRule {
     subject: Option<String>,
     #[schemars(with = "Option<Name>")]
     tier: Option<TierName>,
-    window: Window,
+    window: WindowShown,
     /// The time zone of the calendar. If absent, UTC.
     #[schemars(length(min = 1, max = 64))]
     zone: Option<String>,
-    measure: Measure,
+    measure: MeasureShown,
     /// Dollars such as `0.50`, or a whole number.
     #[schemars(regex(pattern = r"^\d{1,18}(\.\d{1,9})?$"))]
     limit: String,
@@ -178,27 +181,27 @@ impl From<BudgetRuleView> for BudgetRuleShown {
         Self {
             name: name.to_string(),
             scope: match scope {
-                BudgetScope::Key => Scope::Key,
-                BudgetScope::User => Scope::User,
-                BudgetScope::Project => Scope::Project,
-                BudgetScope::Org => Scope::Org,
-                BudgetScope::Model => Scope::Model,
+                BudgetScope::Key => ScopeShown::Key,
+                BudgetScope::User => ScopeShown::User,
+                BudgetScope::Project => ScopeShown::Project,
+                BudgetScope::Org => ScopeShown::Org,
+                BudgetScope::Model => ScopeShown::Model,
             },
             org: org.map(String::from),
             subject: subject.map(|subject| subject.to_string()),
             tier: tier.map(String::from),
             window: match window {
-                BudgetWindow::Hour => Window::Hour,
-                BudgetWindow::Day => Window::Day,
-                BudgetWindow::Week => Window::Week,
-                BudgetWindow::Month => Window::Month,
-                BudgetWindow::Total => Window::Total,
+                BudgetWindow::Hour => WindowShown::Hour,
+                BudgetWindow::Day => WindowShown::Day,
+                BudgetWindow::Week => WindowShown::Week,
+                BudgetWindow::Month => WindowShown::Month,
+                BudgetWindow::Total => WindowShown::Total,
             },
             zone: zone.to_string(),
             measure: match measure {
-                BudgetMeasure::Dollars => Measure::Dollars,
-                BudgetMeasure::Tokens => Measure::Tokens,
-                BudgetMeasure::Requests => Measure::Requests,
+                BudgetMeasure::Dollars => MeasureShown::Dollars,
+                BudgetMeasure::Tokens => MeasureShown::Tokens,
+                BudgetMeasure::Requests => MeasureShown::Requests,
             },
             limit: measure.text(limit),
             limit_now: measure.text(limit_now),
@@ -231,28 +234,28 @@ impl NewBudgetRule {
     fn named(self, name: BudgetName) -> Result<BudgetRule, ApiProblem> {
         let Self { scope, org, subject, tier, window, zone, measure, limit, hard, thresholds } = self;
         let measure = match measure {
-            Measure::Dollars => BudgetMeasure::Dollars,
-            Measure::Tokens => BudgetMeasure::Tokens,
-            Measure::Requests => BudgetMeasure::Requests,
+            MeasureShown::Dollars => BudgetMeasure::Dollars,
+            MeasureShown::Tokens => BudgetMeasure::Tokens,
+            MeasureShown::Requests => BudgetMeasure::Requests,
         };
         Ok(BudgetRule {
             name,
             scope: match scope {
-                Scope::Key => BudgetScope::Key,
-                Scope::User => BudgetScope::User,
-                Scope::Project => BudgetScope::Project,
-                Scope::Org => BudgetScope::Org,
-                Scope::Model => BudgetScope::Model,
+                ScopeShown::Key => BudgetScope::Key,
+                ScopeShown::User => BudgetScope::User,
+                ScopeShown::Project => BudgetScope::Project,
+                ScopeShown::Org => BudgetScope::Org,
+                ScopeShown::Model => BudgetScope::Model,
             },
             org,
             subject: subject.map(Into::into),
             tier,
             window: match window {
-                Window::Hour => BudgetWindow::Hour,
-                Window::Day => BudgetWindow::Day,
-                Window::Week => BudgetWindow::Week,
-                Window::Month => BudgetWindow::Month,
-                Window::Total => BudgetWindow::Total,
+                WindowShown::Hour => BudgetWindow::Hour,
+                WindowShown::Day => BudgetWindow::Day,
+                WindowShown::Week => BudgetWindow::Week,
+                WindowShown::Month => BudgetWindow::Month,
+                WindowShown::Total => BudgetWindow::Total,
             },
             zone: zone.unwrap_or_else(|| "UTC".to_owned()).into(),
             measure,

@@ -431,3 +431,65 @@ fn who_pays_for_a_lent_key_is_never_guessed() {
     let AdminReply::KeyLent { key, .. } = lend(&service, None).unwrap() else { panic!() };
     assert_eq!(key.project, project("default"));
 }
+
+#[test]
+fn budgets_of_the_settings_are_taken_over_and_those_of_operators_stay() {
+    use headrace_ledger::{BudgetMeasure, BudgetOrigin, BudgetRule, BudgetScope, BudgetWindow};
+    let service = with_project();
+    let name = |name: &str| headrace_domain::BudgetName::new(name).unwrap();
+    let rule = |of: &str, limit| BudgetRule {
+        name: name(of),
+        scope: BudgetScope::Project,
+        org: None,
+        subject: None,
+        tier: None,
+        window: BudgetWindow::Day,
+        zone: "UTC".into(),
+        measure: BudgetMeasure::Requests,
+        limit,
+        is_hard: true,
+        thresholds: Vec::new(),
+        origin: BudgetOrigin::Settings,
+    };
+    let listed = || {
+        let AdminReply::Budgets(budgets) =
+            run(&service, AdminCommand::Budgets { act: BudgetAct::List }).unwrap()
+        else {
+            panic!()
+        };
+        let of = |view: BudgetRuleView| (view.rule.name.to_string(), view.limit, view.rule.origin);
+        budgets.into_iter().map(of).collect::<Vec<_>>()
+    };
+    let set = |rule| run(&service, AdminCommand::Budgets { act: BudgetAct::Set { rule } });
+    set(rule("own", 1)).unwrap();
+    let settings = [rule("a", 5), rule("b", 6)];
+    assert_eq!(service.take_over_budgets(&settings, NOW).unwrap(), 2);
+    assert_eq!(service.take_over_budgets(&settings, NOW).unwrap(), 0, "nothing changes");
+    let own = ("own".to_owned(), 1, BudgetOrigin::Operator);
+    let of_settings = |name: &str, limit| (name.to_owned(), limit, BudgetOrigin::Settings);
+    assert_eq!(listed(), [of_settings("a", 5), of_settings("b", 6), own.clone()]);
+    assert_eq!(service.take_over_budgets(&[rule("b", 7)], NOW).unwrap(), 2);
+    assert_eq!(listed(), [of_settings("b", 7), own]);
+    let raise = |limit: &str, seconds| BudgetAct::Raise { name: name("b"), limit: limit.to_owned(), seconds };
+    run(&service, AdminCommand::Budgets { act: raise("9", 60) }).unwrap();
+    assert_eq!(listed()[0].1, 9);
+    assert_eq!(service.take_over_budgets(&[rule("b", 7)], NOW).unwrap(), 0, "a raise is no other rule");
+    run(&service, AdminCommand::Budgets { act: raise("", 0) }).unwrap();
+    assert_eq!(listed()[0].1, 7);
+    let refused = run(&service, AdminCommand::Budgets { act: raise("many", 60) }).unwrap_err();
+    assert_eq!(refused.code, AdminCode::Invalid);
+    let remove = BudgetAct::Remove { name: name("none") };
+    let refused = run(&service, AdminCommand::Budgets { act: remove }).unwrap_err();
+    assert_eq!(refused.code, AdminCode::UnknownBudget);
+    let AdminReply::Audit(rows) = run(&service, AdminCommand::ShowAudit { last: 20, before: None }).unwrap()
+    else {
+        panic!()
+    };
+    let acts: Vec<_> = rows
+        .iter()
+        .filter(|row| row.act.starts_with("budget_rule"))
+        .map(|row| (row.actor.as_str(), row.act.as_str()))
+        .collect();
+    assert_eq!(acts.len(), 8, "{acts:?}");
+    assert!(acts.contains(&("settings", "budget_rule.remove")), "{acts:?}");
+}

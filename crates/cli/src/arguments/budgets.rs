@@ -1,7 +1,7 @@
-//! Arguments of `headrace budgets`. Must not know what the commands do.
+//! Arguments of `headrace budget` and `headrace budgets`. Must not know what the commands do.
 
 use clap::{Args, Subcommand};
-use headrace_domain::{BudgetName, OrgId, TierName};
+use headrace_domain::{BudgetName, NanoDollars, OrgId, ProjectId, TierName};
 
 use super::shared::ServerArgs;
 
@@ -78,4 +78,34 @@ pub(crate) struct BudgetFlags {
     /// Percent of the limit at which to raise an alert; may be given several times
     #[arg(long = "alert", value_name = "PERCENT")]
     pub(crate) alerts: Vec<u16>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BudgetArgs {
+    #[command(flatten)]
+    pub(crate) at: ServerArgs,
+    #[command(subcommand)]
+    pub(crate) command: BudgetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BudgetCommand {
+    /// Set the maximum that a project may spend
+    Set {
+        /// Dollars, such as 25 or 0.50; 0 stops the project
+        #[arg(value_parser = NanoDollars::from_dollars)]
+        amount: NanoDollars,
+        /// Project id
+        #[arg(long, default_value = "default")]
+        project: ProjectId,
+        /// Period: calendar month (UTC), or total
+        #[arg(long, default_value = "month", value_parser = ["month", "total"])]
+        per: String,
+    },
+    /// Remove a project's budget
+    Clear {
+        /// Project id
+        #[arg(long, default_value = "default")]
+        project: ProjectId,
+    },
 }

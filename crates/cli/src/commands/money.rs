@@ -11,9 +11,8 @@ use headrace_store::StoreName;
 use headrace_terminal::output;
 use headrace_trace::counted;
 
-use crate::arguments::{
-    BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, LedgerArgs, LedgerCommand, ServerArgs,
-};
+use crate::arguments::budgets::{BudgetArgs, BudgetCommand};
+use crate::arguments::{CreditArgs, CreditCommand, LedgerArgs, LedgerCommand, ServerArgs};
 use crate::commands::{data_dir, execute, time, unexpected};
 
 /// Runs `headrace credit`.

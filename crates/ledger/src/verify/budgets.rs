@@ -101,7 +101,7 @@ impl BudgetVerifier {
             let raised = raise.filter(|raise| time < raise.until).map_or(0, |raise| raise.limit);
             let limit = rule.limit.max(raised);
             let sum = used.saturating_add(*reserved);
-            if rule.is_hard && sum > limit && !self.has_merged {
+            if rule.is_hard && reservation.amount > 0 && sum > limit && !self.has_merged {
                 let (name, subject) = (&rule.name, &reservation.subject);
                 find(format!("budget {name} of {subject} is at {sum} and its limit is {limit}"));
             }
