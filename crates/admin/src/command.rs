@@ -9,7 +9,7 @@ use headrace_identity::{
     KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits,
     Revocation, Role, TierHolder, TierRecord,
 };
-use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget, SpendableBalance};
+use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 

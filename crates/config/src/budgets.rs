@@ -118,3 +118,6 @@ fn thresholds(table: &mut TableReader) -> Option<Vec<u16>> {
         percents
     })
 }
+
+#[cfg(test)]
+mod tests;
