@@ -38,6 +38,9 @@ impl std::error::Error for AdminError {}
 impl From<IdentityError> for AdminError {
     fn from(error: IdentityError) -> Self {
         let (code, remedy) = match &error {
+            IdentityError::UnknownAccount(_) | IdentityError::InactiveUser(_) => {
+                (AdminCode::UnknownAccount, "headrace users list, or headrace service-accounts list")
+            }
             IdentityError::UnknownTier(_) => {
                 (AdminCode::UnknownTier, "headrace tiers list, or headrace tiers create NAME")
             }

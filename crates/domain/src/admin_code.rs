@@ -107,6 +107,9 @@ codes! {
     OlderGateway "older_gateway" [409]
         "A live gateway reads older journal formats only, and could not read this change of the ledger."
         "Update all gateways, then try again. `headrace status` lists them with their versions.";
+    UnknownAccount "unknown_account" [404]
+        "The user, service account, group or SCIM credential does not exist, or was removed."
+        "`headrace users list`, `headrace service-accounts list`, `headrace groups list` and `headrace scim list` show the ids.";
     UnknownOperator "unknown_operator" [404]
         "The operator does not exist or was revoked."
         "`headrace operators list` lists operators.";

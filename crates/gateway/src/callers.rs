@@ -73,6 +73,7 @@ fn refused(refusal: &TokenRefusal) -> Rejection {
         TokenRefusal::Expired => Code::ExpiredToken,
         TokenRefusal::KeysUnavailable { .. } => Code::IdentityProviderUnavailable,
         TokenRefusal::NotMapped { .. } | TokenRefusal::NoProject { .. } => Code::TokenNotMapped,
+        TokenRefusal::InactiveUser => Code::UserInactive,
         TokenRefusal::TooLong { .. }
         | TokenRefusal::Malformed { .. }
         | TokenRefusal::Algorithm

@@ -18,12 +18,16 @@ use crate::{
     NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError, StoredKey,
 };
 
+mod account_records;
+mod account_words;
+mod accounts;
 mod audit;
 mod details;
 mod ends;
 mod records;
 mod refresh;
 mod rotation;
+mod scim_credentials;
 mod tiers;
 
 pub use ends::KeyEnd;
@@ -36,6 +40,7 @@ const KEY_ID_CHARS: usize = 20;
 pub struct Directory {
     store: Arc<dyn KeyStore>,
     hasher: KeyHasher,
+    scim_hasher: KeyHasher,
     /// Revocations that wait for the store. Locked for the whole of a change, so that changes have the same order in
     /// memory and in the store.
     waiting: Mutex<Vec<NotedRevocation>>,
@@ -91,6 +96,7 @@ impl Directory {
         Ok(Self {
             store,
             hasher,
+            scim_hasher: KeyHasher::of_scim(&secret),
             waiting_count: AtomicUsize::new(waiting.len()),
             waiting: Mutex::new(waiting),
             changes_seen: AtomicU64::new(changes),
@@ -130,6 +136,7 @@ impl Directory {
         match entry {
             _ if !well_formed => Err(AuthRefusal::Malformed),
             Some(entry) if same && entry.revoked => Err(AuthRefusal::Revoked),
+            Some(entry) if same && entry.owner_inactive => Err(AuthRefusal::OwnerInactive),
             Some(entry) if same && entry.principal.expires.is_some_and(|end| now >= end) => {
                 Err(AuthRefusal::Expired)
             }
@@ -149,6 +156,9 @@ impl Directory {
         let entry = records.entry(key).map_err(|_| AuthRefusal::Unknown)?;
         if entry.revoked {
             return Err(AuthRefusal::Revoked);
+        }
+        if entry.owner_inactive {
+            return Err(AuthRefusal::OwnerInactive);
         }
         let is_over = entry.principal.expires.is_some_and(|end| now >= end);
         if is_over { Err(AuthRefusal::Expired) } else { Ok(entry.principal) }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency, TierName};
 
+use crate::AccountId;
+
 /// Why a credential was refused. The variants are for traces and metrics. Callers see only [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AuthRefusal {
@@ -24,6 +26,8 @@ pub enum AuthRefusal {
     Expired,
     /// The key is valid, and may not be used from the caller's address.
     Address,
+    /// The user or service account that owns the key is not active.
+    OwnerInactive,
 }
 
 impl AuthRefusal {
@@ -38,6 +42,7 @@ impl AuthRefusal {
             Self::Revoked => Code::KeyRevoked,
             Self::Expired => Code::KeyExpired,
             Self::Address => Code::AddressNotAllowed,
+            Self::OwnerInactive => Code::KeyOwnerInactive,
         }
     }
 
@@ -53,7 +58,9 @@ impl AuthRefusal {
             Self::Conflicting => {
                 "Two different credentials were given. Send one, in `Authorization` or in `x-api-key`."
             }
-            Self::Malformed | Self::Unknown | Self::Revoked => "The API key is not valid.",
+            Self::Malformed | Self::Unknown | Self::Revoked | Self::OwnerInactive => {
+                "The API key is not valid."
+            }
             Self::Expired => "The API key has expired. Ask for a new one.",
             Self::Address => {
                 "The API key may not be used from your address: it is not in the key's `allowed_ips`."
@@ -92,6 +99,11 @@ pub enum StoreError {
         /// The record.
         what: &'static str,
     },
+    /// Another process changed the record since it was read.
+    Conflict {
+        /// The kind of object.
+        what: &'static str,
+    },
     /// The store was written by a newer version of the program.
     Newer {
         /// The format version of the store.
@@ -122,6 +134,7 @@ impl fmt::Display for StoreError {
                  run the newer program that wrote it"
             ),
             Self::Duplicate { what } => write!(f, "such a {what} is there already"),
+            Self::Conflict { what } => write!(f, "the {what} was changed by another process"),
             Self::InUse { what } => write!(f, "the {what} is in use"),
             Self::NotFound { what } => write!(f, "there is no such {what}"),
         }
@@ -141,6 +154,10 @@ pub enum IdentityError {
     UnknownProject(ProjectId),
     /// No such key.
     UnknownKey(KeyId),
+    /// No such user, service account, group or SCIM credential.
+    UnknownAccount(AccountId),
+    /// The user is not active.
+    InactiveUser(AccountId),
     /// No such tier.
     UnknownTier(TierName),
     /// The tier is assigned, and cannot be removed.
@@ -198,6 +215,8 @@ impl fmt::Display for IdentityError {
             Self::UnknownOrg(id) => write!(f, "there is no organisation `{id}`"),
             Self::UnknownProject(id) => write!(f, "there is no project `{id}`"),
             Self::UnknownKey(id) => write!(f, "there is no key `{id}`"),
+            Self::UnknownAccount(id) => write!(f, "there is no {} `{id}`", id.kind().name()),
+            Self::InactiveUser(id) => write!(f, "user `{id}` is not active"),
             Self::UnknownTier(name) => write!(f, "there is no tier `{name}`"),
             Self::TierInUse { tier, holders } => {
                 write!(

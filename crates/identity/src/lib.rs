@@ -1,6 +1,8 @@
 //! Maps a credential to a principal and the principal's entitlements: orgs, projects, API keys, operators, the audit
 //! log. Knows nothing of HTTP status codes, money or SQL. A [`KeyStore`] keeps what must outlive the process.
 
+mod account;
+mod account_store;
 mod address_list;
 mod audit;
 mod contents;
@@ -20,6 +22,11 @@ mod tier_entitlements;
 mod tier_store;
 mod user_grant;
 
+pub use account::{
+    AccountId, AccountKind, AccountRecord, GroupProfile, GroupRecord, ScimCredentialRecord, ScimSubject,
+    ServiceAccountRecord, StoredAccount, UserEmail, UserLogin, UserProfile, UserRecord,
+};
+pub use account_store::AccountStore;
 pub use address_list::{AddressList, AddressRange};
 pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
 pub use contents::IdentityContents;
@@ -29,7 +36,9 @@ pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use key_details::{KeyChange, KeyDetailStore, KeyDetails};
 pub use key_use::KeyUse;
 pub use memory::MemoryKeyStore;
-pub use operators::{OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator};
+pub use operators::{
+    OperatorId, OperatorRecord, OperatorScope, OperatorStore, Operators, Role, StoredOperator,
+};
 pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};
 pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
 pub use secrecy::{ExposeSecret, SecretString};
@@ -40,4 +49,4 @@ pub use store::{
 pub use tier::{TierHolder, TierRecord, TierRules};
 pub use tier_entitlements::{TierBound, TierEntitlements};
 pub use tier_store::TierStore;
-pub use user_grant::UserGrant;
+pub use user_grant::{UserGrant, token_user_id};

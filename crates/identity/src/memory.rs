@@ -7,9 +7,9 @@ use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore, KeyUse,
-    NotedRevocation, OperatorId, OperatorStore, OrgRecord, ProjectRecord, RateLimits, RotatedSecret,
-    StoreError, StoredDirectory, StoredKey, StoredOperator, TierHolder, TierRecord, TierStore,
+    AccountStore, AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore,
+    KeyUse, NotedRevocation, OperatorId, OperatorStore, OrgRecord, ProjectRecord, RateLimits, RotatedSecret,
+    StoreError, StoredAccount, StoredDirectory, StoredKey, StoredOperator, TierHolder, TierRecord, TierStore,
 };
 
 /// An in-memory [`KeyStore`] and [`OperatorStore`].
@@ -210,10 +210,11 @@ impl TierStore for MemoryKeyStore {
 
     fn remove_tier(&self, name: &TierName, audit: &AuditEntry) -> Result<(), StoreError> {
         let mut kept = self.kept.lock();
-        let StoredDirectory { orgs, projects, keys, tiers, .. } = &mut kept.directory;
+        let StoredDirectory { orgs, projects, keys, tiers, accounts, .. } = &mut kept.directory;
         let holders = orgs.iter().map(|org| &org.tier).chain(projects.iter().map(|project| &project.tier));
         let mut holders = holders.chain(keys.iter().map(|key| &key.record.tier));
-        if holders.any(|tier| tier.as_ref() == Some(name)) {
+        let has_group = accounts.iter().any(|account| account.record.tier() == Some(name));
+        if has_group || holders.any(|tier| tier.as_ref() == Some(name)) {
             return Err(StoreError::InUse { what: "tier" });
         }
         let before = tiers.len();
@@ -246,6 +247,44 @@ impl TierStore for MemoryKeyStore {
             }
         };
         *held.ok_or(StoreError::NotFound { what: to.kind() })? = tier.cloned();
+        kept.log(audit);
+        Ok(())
+    }
+}
+
+impl AccountStore for MemoryKeyStore {
+    fn put_account(&self, account: &StoredAccount, audit: &AuditEntry) -> Result<(), StoreError> {
+        let mut kept = self.kept.lock();
+        let record = &account.record;
+        let StoredDirectory { orgs, tiers, accounts, .. } = &mut kept.directory;
+        if orgs.iter().all(|org| org.id != *record.org()) {
+            return Err(StoreError::NotFound { what: "organisation" });
+        }
+        if record.tier().is_some_and(|name| tiers.iter().all(|tier| tier.name != *name)) {
+            return Err(StoreError::NotFound { what: "tier" });
+        }
+        let what = record.id().kind().name();
+        let (name, login) = (record.unique_name(), record.unique_login());
+        let is_same = |other: &StoredAccount| {
+            let kind = other.record.id().kind();
+            let has_name = name.is_some()
+                && kind == record.id().kind()
+                && other.record.org() == record.org()
+                && other.record.unique_name() == name;
+            let has_login = login.is_some() && other.record.unique_login() == login;
+            has_name || has_login || (account.hash.is_some() && other.hash == account.hash)
+        };
+        if accounts.iter().any(|other| other.record.id() != record.id() && is_same(other)) {
+            return Err(StoreError::Duplicate { what });
+        }
+        let at = accounts.iter().position(|other| other.record.id() == record.id());
+        match at.and_then(|at| accounts.get_mut(at)) {
+            None if record.version() == 1 => accounts.push(account.clone()),
+            Some(before) if before.record.version().saturating_add(1) == record.version() => {
+                *before = account.clone();
+            }
+            _ => return Err(StoreError::Conflict { what }),
+        }
         kept.log(audit);
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{OrgId, UnixNanos};
 use parking_lot::{Mutex, RwLock};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use subtle::ConstantTimeEq;
 
 use crate::record::check_text;
 use crate::secret::{self, KeyHasher};
-use crate::{AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError};
+use crate::{AccountId, AuditEntry, AuthRefusal, Directory, HashSecret, IdentityError, KeyHash, StoreError};
 
 /// Prefix of operator keys.
 const PREFIX: &str = "hrop-";
@@ -134,8 +134,14 @@ pub struct OperatorRecord {
     pub id: OperatorId,
     /// The name: 1 to 64 bytes without control characters, unique among operators that are not revoked.
     pub name: String,
-    /// The operator's role.
+    /// The operator's role. For the operator of a user: the user's role when the operator was created.
     pub role: Role,
+    /// The organisation in which the operator has its role. `None` for a role in all of them, and for the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub org: Option<OrgId>,
+    /// The user that the operator is. Its role is then the user's in its organisation, and ends with the user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<AccountId>,
     /// The part of the key that may be shown: its last four characters.
     pub hint: String,
     /// When the operator was created.
@@ -188,10 +194,25 @@ pub trait OperatorStore: Send + Sync {
     ) -> Result<(), StoreError>;
 }
 
+/// Where an operator has its role.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperatorScope {
+    /// In all organisations, and for the server.
+    #[default]
+    Server,
+    /// In one organisation.
+    Org(OrgId),
+    /// The operator is a user, and has the user's role in its organisation.
+    User(AccountId),
+}
+
 /// The operators of this server.
 pub struct Operators {
     store: Arc<dyn OperatorStore>,
     hasher: KeyHasher,
+    /// The users. `None` if operators of users are refused.
+    users: Option<Arc<Directory>>,
     /// Locked for the whole of a change.
     changing: Mutex<()>,
     /// The operators, by id. Never locked while the store is called.
@@ -216,9 +237,27 @@ impl Operators {
         Ok(Self {
             store,
             hasher: KeyHasher::of_operators(secret),
+            users: None,
             changing: Mutex::default(),
             records: RwLock::new(records),
         })
+    }
+
+    /// Returns the operators with the directory of the users that some of them are.
+    #[must_use]
+    pub fn with_users(mut self, users: Arc<Directory>) -> Self {
+        self.users = Some(users);
+        self
+    }
+
+    /// The operator as it is now. `None` if it was revoked, or its user has no role or is not active.
+    fn current(&self, record: &OperatorRecord) -> Option<OperatorRecord> {
+        if record.revoked.is_some() {
+            return None;
+        }
+        let Some(user) = &record.user else { return Some(record.clone()) };
+        let role = self.users.as_ref()?.role_of_user(user)?;
+        Some(OperatorRecord { role, ..record.clone() })
     }
 
     /// Returns the operator that a presented key belongs to. Compares with every operator's hash in constant time.
@@ -234,8 +273,7 @@ impl Operators {
         match found {
             _ if !presented.starts_with(PREFIX) => Err(AuthRefusal::Malformed),
             None => Err(AuthRefusal::Unknown),
-            Some(operator) if operator.record.revoked.is_some() => Err(AuthRefusal::Revoked),
-            Some(operator) => Ok(operator.record.clone()),
+            Some(operator) => self.current(&operator.record).ok_or(AuthRefusal::Revoked),
         }
     }
 
@@ -255,28 +293,44 @@ impl Operators {
         self.records.read().values().map(|operator| operator.record.clone()).collect()
     }
 
-    /// The operator with this id, if it is not revoked.
+    /// The operator with this id, if it is not revoked, and its user has a role.
     pub fn active(&self, id: &OperatorId) -> Option<OperatorRecord> {
         let found = self.records.read().get(id).map(|operator| operator.record.clone());
-        found.filter(|record| record.revoked.is_none())
+        found.and_then(|record| self.current(&record))
     }
 
     /// The earliest-created owner that is not revoked.
     pub fn first_owner(&self) -> Option<OperatorRecord> {
         let records = self.records.read();
         let owners = records.values().map(|operator| &operator.record);
-        let owners = owners.filter(|record| record.role == Role::Owner && record.revoked.is_none());
+        let owners = owners.filter(|record| is_owner(record));
         owners.min_by_key(|record| record.created).cloned()
+    }
+
+    /// Creates an operator of the whole server. See [`Operators::create_within`].
+    ///
+    /// # Errors
+    /// As for [`Operators::create_within`].
+    pub fn create(
+        &self,
+        name: &str,
+        role: Role,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<(OperatorRecord, SecretString), IdentityError> {
+        self.create_within(name, role, OperatorScope::Server, actor, now)
     }
 
     /// Creates an operator. The key is returned and stored nowhere else. Blocks.
     ///
     /// # Errors
-    /// Fails if the name is invalid or taken, if there are too many operators, or if the store fails.
-    pub fn create(
+    /// Fails if the name is invalid or taken, if the organisation or user is unknown, if the user has no role, if there
+    /// are too many operators, or if the store fails.
+    pub fn create_within(
         &self,
         name: &str,
         role: Role,
+        scope: OperatorScope,
         actor: &str,
         now: UnixNanos,
     ) -> Result<(OperatorRecord, SecretString), IdentityError> {
@@ -293,22 +347,57 @@ impl Operators {
         if records.len() >= MAX_OPERATORS {
             return Err(IdentityError::Invalid { field: "operators", why: "are 1000 already" });
         }
+        let (role, org, user) = self.resolve(role, scope)?;
         let secret = SecretString::from(secret::random_base62(PREFIX, KEY_CHARS)?);
         let record = OperatorRecord {
             id: OperatorId::new(&secret::random_base62(ID_PREFIX, ID_CHARS)?)?,
             name: name.to_owned(),
             role,
-            hint: tail(&secret),
+            org,
+            user,
+            hint: secret::tail(&secret),
             created: now,
             revoked: None,
         };
         let hash = self.hasher.hash(secret.expose_secret().as_bytes());
         let stored = StoredOperator { hash, record: record.clone() };
-        let detail = format!("name {name:?}, role {role}");
+        let mut detail = format!("name {name:?}, role {role}");
+        if let Some(org) = &record.org {
+            detail.push_str(&format!(" in org {org}"));
+        }
+        if let Some(user) = &record.user {
+            detail.push_str(&format!(", user {user}"));
+        }
         let audit = entry(now, actor, "operator.create", &record.id, detail);
         self.store.insert_operator(&stored, &audit)?;
         self.records.write().insert(record.id.clone(), stored);
         Ok((record, secret))
+    }
+
+    /// The role, organisation and user of a new operator.
+    fn resolve(
+        &self,
+        role: Role,
+        scope: OperatorScope,
+    ) -> Result<(Role, Option<OrgId>, Option<AccountId>), IdentityError> {
+        let users = |field| {
+            let why = "cannot be set here: no users are kept";
+            self.users.as_ref().ok_or(IdentityError::Invalid { field, why })
+        };
+        match scope {
+            OperatorScope::Server => Ok((role, None, None)),
+            OperatorScope::Org(org) => match users("org")?.org(&org) {
+                Some(_) => Ok((role, Some(org), None)),
+                None => Err(IdentityError::UnknownOrg(org)),
+            },
+            OperatorScope::User(id) => {
+                let users = users("user")?;
+                let user = users.user(&id).ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+                let why = "must be active and have a role in its organisation";
+                let role = users.role_of_user(&id).ok_or(IdentityError::Invalid { field: "user", why })?;
+                Ok((role, Some(user.org), Some(id)))
+            }
+        }
     }
 
     /// Revokes an operator. From here on, the operator's key and sessions are invalid. Revoking a revoked operator
@@ -323,8 +412,7 @@ impl Operators {
         let records = self.list();
         let record = records.iter().find(|record| record.id == *id);
         let record = record.ok_or_else(|| IdentityError::UnknownOperator(id.to_string()))?;
-        let is_owner = |record: &&OperatorRecord| record.role == Role::Owner && record.revoked.is_none();
-        if is_owner(&record) && records.iter().filter(is_owner).count() == 1 {
+        if is_owner(record) && records.iter().filter(|record| is_owner(record)).count() == 1 {
             return Err(IdentityError::LastOwner);
         }
         let audit = entry(now, actor, "operator.revoke", id, format!("name {:?}", record.name));
@@ -336,10 +424,9 @@ impl Operators {
     }
 }
 
-/// The last four characters of a key.
-fn tail(secret: &SecretString) -> String {
-    let text = secret.expose_secret();
-    text.len().checked_sub(4).and_then(|at| text.get(at..)).unwrap_or_default().to_owned()
+/// Whether an operator is an owner of the server who is not revoked.
+fn is_owner(record: &OperatorRecord) -> bool {
+    record.role == Role::Owner && record.org.is_none() && record.revoked.is_none()
 }
 
 fn entry(at: UnixNanos, actor: &str, act: &str, subject: &OperatorId, detail: String) -> AuditEntry {

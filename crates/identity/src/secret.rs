@@ -117,6 +117,12 @@ impl KeyHasher {
         Self { key: SecretBox::new(Box::new(key)), ..Self::new(secret) }
     }
 
+    /// Creates a hasher for the credentials of identity providers.
+    pub(crate) fn of_scim(secret: &HashSecret) -> Self {
+        let key = blake3::derive_key("headrace 2026 scim credential hash v1", secret.expose());
+        Self { key: SecretBox::new(Box::new(key)), ..Self::new(secret) }
+    }
+
     /// Hashes at most the first 256 bytes, so that no credential costs more than another.
     pub(crate) fn hash(&self, presented: &[u8]) -> KeyHash {
         let bytes = presented.get(..MAX_PRESENTED_BYTES).unwrap_or(presented);
@@ -151,6 +157,12 @@ pub(crate) fn hint(secret: &SecretString) -> String {
         Some(tail) if is_strong(secret) => tail.to_owned(),
         _ => String::new(),
     }
+}
+
+/// The last four characters of a generated secret.
+pub(crate) fn tail(secret: &SecretString) -> String {
+    let text = secret.expose_secret();
+    text.len().checked_sub(HINT_CHARS).and_then(|at| text.get(at..)).unwrap_or_default().to_owned()
 }
 
 /// Generates a secret of 256 bits.

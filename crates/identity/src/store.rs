@@ -4,8 +4,8 @@
 use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 
 use crate::{
-    AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyHash, KeyRecord, OrgRecord, ProjectRecord,
-    RateLimits, StoreError, TierRecord, TierStore,
+    AccountStore, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyHash, KeyRecord, OrgRecord,
+    ProjectRecord, RateLimits, StoreError, StoredAccount, TierRecord, TierStore,
 };
 
 /// A key as a store keeps it.
@@ -56,6 +56,8 @@ pub struct StoredDirectory {
     pub tiers: Vec<TierRecord>,
     /// Tiers that were removed.
     pub removed_tiers: Vec<TierName>,
+    /// Users, service accounts, groups and SCIM credentials, removed and revoked ones among them.
+    pub accounts: Vec<StoredAccount>,
     /// Revocations that were noted and are not applied to `keys` yet.
     pub noted: Vec<NotedRevocation>,
 }
@@ -89,7 +91,7 @@ impl std::fmt::Debug for ActLock {
 /// Stores organisations, projects, keys and the audit log.
 ///
 /// Every change is durable when it returns, in one transaction with its audit row. Calls may block.
-pub trait KeyStore: KeyDetailStore + TierStore {
+pub trait KeyStore: KeyDetailStore + TierStore + AccountStore {
     /// Reads everything in the store.
     fn load_all(&self) -> Result<StoredDirectory, StoreError>;
 

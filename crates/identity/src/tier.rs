@@ -151,9 +151,11 @@ fn narrow(bound: &mut Option<TierBound>, tokens: Option<u32>, tier: &TierName) {
     }
 }
 
-/// The tiers of a principal: those that are assigned to its key, its project and its organisation.
-#[derive(Debug, Clone, Copy, Default)]
+/// The tiers of a principal: those that are assigned to its key, its user's groups, its project and its organisation.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct AssignedTiers<'t> {
+    /// Those of the groups of the key's owner.
+    pub(crate) groups: Vec<&'t TierRecord>,
     pub(crate) key: Option<&'t TierRecord>,
     pub(crate) project: Option<&'t TierRecord>,
     pub(crate) org: Option<&'t TierRecord>,
@@ -162,7 +164,10 @@ pub(crate) struct AssignedTiers<'t> {
 impl AssignedTiers<'_> {
     /// Narrows a principal to what its tiers allow.
     pub(crate) fn narrow(self, principal: &mut Principal) {
-        let Self { key, project, org } = self;
+        let Self { groups, key, project, org } = self;
+        for tier in &groups {
+            principal.limits = principal.limits.least(tier.rules.limits);
+        }
         for (limits, tier) in [
             (&mut principal.limits, key),
             (&mut principal.project_limits, project),
@@ -172,7 +177,8 @@ impl AssignedTiers<'_> {
                 *limits = limits.least(tier.rules.limits);
             }
         }
-        let nearest_first: Vec<&TierRecord> = [key, project, org].into_iter().flatten().collect();
+        let nearest_first: Vec<&TierRecord> =
+            key.into_iter().chain(groups).chain(project).chain(org).collect();
         if nearest_first.is_empty() {
             return;
         }
@@ -278,7 +284,9 @@ mod tests {
             let project = project.map(|rules| tier("project", rules));
             let org = org.map(|rules| tier("org", rules));
             let mut principal = Principal::plain("o", "p", "k");
-            let tiers = AssignedTiers { key: key.as_ref(), project: project.as_ref(), org: org.as_ref() };
+            let groups = Vec::new();
+            let tiers =
+                AssignedTiers { groups, key: key.as_ref(), project: project.as_ref(), org: org.as_ref() };
             tiers.narrow(&mut principal);
             let bound = |bound: Option<(u32, &str)>| {
                 bound.map(|(tokens, tier)| TierBound { tokens, tier: TierName::new(tier).unwrap() })
@@ -315,7 +323,8 @@ mod tests {
             let mut principal = Principal::plain("o", "p", "k");
             (principal.limits, principal.project_limits, principal.org_limits) = (own, own, own);
             let assigned = |level| (level == at).then_some(&tier);
-            AssignedTiers { key: assigned(0), project: assigned(1), org: assigned(2) }.narrow(&mut principal);
+            let (key, project, org) = (assigned(0), assigned(1), assigned(2));
+            AssignedTiers { groups: Vec::new(), key, project, org }.narrow(&mut principal);
             let expected = |level| if level == at { least } else { own };
             let found = [principal.limits, principal.project_limits, principal.org_limits];
             assert_eq!(found, [expected(0), expected(1), expected(2)]);

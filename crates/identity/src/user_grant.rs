@@ -6,6 +6,17 @@ use headrace_domain::{KeyId, OrgId, ProjectId, TokenUser, UnixNanos};
 
 use crate::{ModelAccess, RateLimits};
 
+/// The id under which the limits and traces of a token's holder are kept: `user_` and 128 bits of a hash of issuer and
+/// subject. `None` never happens for a hash, whose digits make a valid id.
+pub fn token_user_id(issuer: &str, subject: &str) -> Option<KeyId> {
+    let mut hasher = blake3::Hasher::new_derive_key("headrace 2026 id of a token's user v1");
+    let length = u64::try_from(issuer.len()).unwrap_or(u64::MAX);
+    // The length separates issuer and subject, so no two users share an input.
+    hasher.update(&length.to_le_bytes()).update(issuer.as_bytes()).update(subject.as_bytes());
+    let hash = hasher.finalize().to_hex();
+    KeyId::new(&format!("user_{}", hash.get(..32)?)).ok()
+}
+
 /// What a token grants to its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserGrant {

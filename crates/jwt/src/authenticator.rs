@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use headrace_domain::{Clock, UnixNanos};
-use headrace_identity::{Directory, Principal};
+use headrace_identity::{Directory, IdentityError, Principal};
 use tokio::task::JoinSet;
 
 use crate::TokenRefusal;
@@ -62,7 +62,7 @@ impl TokenAuthenticator {
                 return Ok(found.principal);
             }
             let principal = self.directory.user_principal(&found.grant);
-            let principal = Arc::new(principal.map_err(|_| TokenRefusal::NoProject { claim: None })?);
+            let principal = Arc::new(principal.map_err(|error| no_principal(&error, None))?);
             let renewed = CachedToken { principal: Arc::clone(&principal), version, ..found };
             self.cache.put(token, renewed, now);
             return Ok(principal);
@@ -74,7 +74,7 @@ impl TokenAuthenticator {
         let checked = check_claims(&parsed.claims, &issuer.config, now)?;
         let MappedGrant { grant, project_claim } = map_claims(&issuer.config, &parsed.claims, &checked)?;
         let principal = self.directory.user_principal(&grant);
-        let principal = Arc::new(principal.map_err(|_| TokenRefusal::NoProject { claim: project_claim })?);
+        let principal = Arc::new(principal.map_err(|error| no_principal(&error, project_claim))?);
         let until = checked.expires.min(UnixNanos::new(now.get().saturating_add(VERIFIED_FOR_NS)));
         if now < until {
             let verified =
@@ -108,6 +108,14 @@ impl TokenAuthenticator {
         let named = token.issuer();
         let found = self.issuers.iter().find(|issuer| named == Some(issuer.config.issuer.as_str()));
         found.ok_or(TokenRefusal::UnknownIssuer)
+    }
+}
+
+/// The refusal of a valid token without a principal.
+fn no_principal(error: &IdentityError, claim: Option<String>) -> TokenRefusal {
+    match error {
+        IdentityError::InactiveUser(_) => TokenRefusal::InactiveUser,
+        _ => TokenRefusal::NoProject { claim },
     }
 }
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use headrace_domain::{KeyId, ModelName, OrgId, ProjectId, TokenUser, UnixNanos};
-use headrace_identity::{ModelAccess, UserGrant};
+use headrace_domain::{ModelName, OrgId, ProjectId, TokenUser, UnixNanos};
+use headrace_identity::{ModelAccess, UserGrant, token_user_id};
 use serde_json::{Map, Value};
 
 use crate::TokenRefusal;
@@ -54,7 +54,7 @@ pub(crate) fn map_claims(
         _ => None,
     };
     let grant = UserGrant {
-        key: user_id(&issuer.issuer, checked.subject).ok_or_else(not_mapped)?,
+        key: token_user_id(&issuer.issuer, checked.subject).ok_or_else(not_mapped)?,
         user: Arc::new(user),
         org,
         project,
@@ -157,14 +157,4 @@ fn names_of(claims: &Map<String, Value>) -> Vec<String> {
     names.sort();
     names.truncate(MAX_NAMED_CLAIMS);
     names
-}
-
-/// The id under which the limits and traces of a user are kept: 128 bits of a hash of issuer and subject.
-fn user_id(issuer: &str, subject: &str) -> Option<KeyId> {
-    let mut hasher = blake3::Hasher::new_derive_key("headrace 2026 id of a token's user v1");
-    let length = u64::try_from(issuer.len()).unwrap_or(u64::MAX);
-    // The length separates issuer and subject, so no two users share an input.
-    hasher.update(&length.to_le_bytes()).update(issuer.as_bytes()).update(subject.as_bytes());
-    let hash = hasher.finalize().to_hex();
-    KeyId::new(&format!("user_{}", hash.get(..32)?)).ok()
 }

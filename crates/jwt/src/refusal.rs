@@ -60,6 +60,8 @@ pub enum TokenRefusal {
         /// The names of the token's claims, sorted.
         claims: Vec<String>,
     },
+    /// The token is valid, and its user is not active here.
+    InactiveUser,
     /// A rule matches, and its organisation or project does not exist here, or they do not belong together.
     NoProject {
         /// The claim that names it. `None` if the rule itself does.
@@ -111,6 +113,9 @@ impl fmt::Display for TokenRefusal {
                 names.try_for_each(|name| write!(f, ", `{name}`"))?;
                 f.write_str(". Ask the operator for a rule that matches them.")
             }
+            Self::InactiveUser => f.write_str(
+                "The JWT is valid, and its user is not active on this server. Ask the operator to activate the user.",
+            ),
             Self::NoProject { claim: Some(claim) } => write!(
                 f,
                 "The JWT is valid, and its claim `{claim}` names no organisation and project of this server that belong together."

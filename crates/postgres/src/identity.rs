@@ -19,12 +19,14 @@ use crate::session::{DatabaseSession, SessionFault, locked};
 use crate::setup;
 use crate::url::PostgresUrl;
 
+mod accounts;
 mod details;
 mod fill;
 mod operators;
 mod rows;
 mod tiers;
 
+use accounts::account;
 use rows::{RowFailure, audit_row, corrupt, hash, json, key, nanos, number, org, project, split_tiers};
 
 /// How long a change or a read may take.
@@ -134,7 +136,7 @@ impl KeyStore for PostgresKeyStore {
         self.read("loading", LOAD_LIMIT, async |client| {
             let seen = [(&seen as _, Type::INT8)];
             // All are sent at once, and read one snapshot.
-            let (begun, changes, orgs, projects, keys, tiers, ended) = tokio::join!(
+            let (begun, changes, orgs, projects, keys, tiers, accounts, ended) = tokio::join!(
                 client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
                 client.query_typed_one(CHANGES, &[]),
                 client.query_typed(
@@ -156,6 +158,10 @@ impl KeyStore for PostgresKeyStore {
                     "SELECT name, rules, created FROM headrace.tiers WHERE changed > $1 ORDER BY name",
                     &seen
                 ),
+                client.query_typed(
+                    "SELECT hash, record FROM headrace.accounts WHERE changed > $1 ORDER BY position",
+                    &seen
+                ),
                 client.batch_execute("COMMIT"),
             );
             begun?;
@@ -167,6 +173,7 @@ impl KeyStore for PostgresKeyStore {
                 orgs: orgs?.iter().map(org).collect::<Result<_, _>>()?,
                 projects: projects?.iter().map(project).collect::<Result<_, _>>()?,
                 keys: keys?.iter().map(key).collect::<Result<_, _>>()?,
+                accounts: accounts?.iter().map(account).collect::<Result<_, _>>()?,
                 noted: Vec::new(),
             };
             Ok(DirectoryChanges { changes: number(&changes?, "directory")?, records })

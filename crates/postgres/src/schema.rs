@@ -7,7 +7,7 @@ use headrace_ledger::JournalError;
 use crate::session::{DatabaseSession, SessionFault};
 
 /// The version of the tables that this program knows.
-pub(crate) const SCHEMA_VERSION: i32 = 2;
+pub(crate) const SCHEMA_VERSION: i32 = 3;
 
 /// How long making the tables may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -154,7 +154,7 @@ CREATE TABLE headrace.secret (
 
 /// The changes from version 1 on, each to the next version. Gateways of the version before run on: they do not read the
 /// new columns, so that they apply no tiers and address lists. A program of an older version does not start any more.
-const CHANGES: [&str; 1] = ["
+const CHANGES: [&str; 2] = ["
 ALTER TABLE headrace.orgs ADD COLUMN tier text;
 ALTER TABLE headrace.projects ADD COLUMN tier text;
 ALTER TABLE headrace.keys ADD COLUMN details text NOT NULL DEFAULT '{}', ADD COLUMN tier text;
@@ -173,6 +173,40 @@ CREATE TABLE headrace.key_uses (
     key  text   PRIMARY KEY,
     used bigint NOT NULL
 ) WITH (fillfactor = 50);
+", "
+-- Gateways of the version before accept the keys of users that are not active.
+CREATE TABLE headrace.accounts (
+    position bigint GENERATED ALWAYS AS IDENTITY,
+    changed  bigint NOT NULL,
+    id       text   PRIMARY KEY,
+    kind     text   NOT NULL,
+    org      text   NOT NULL REFERENCES headrace.orgs (id),
+    -- Name, login and hash are set only to be unique.
+    name     text,
+    login    text   UNIQUE,
+    hash     bytea  UNIQUE CHECK (length(hash) = 32),
+    tier     text,
+    version  bigint NOT NULL,
+    record   text   NOT NULL,
+    UNIQUE (kind, org, name)
+);
+-- Operators of one organisation. Gateways of the version before do not know them, and must not take them for operators of
+-- the server.
+CREATE TABLE headrace.org_operators (
+    position bigint GENERATED ALWAYS AS IDENTITY,
+    id       text   PRIMARY KEY,
+    hash     bytea  NOT NULL UNIQUE CHECK (length(hash) = 32),
+    name     text   NOT NULL,
+    role     text   NOT NULL,
+    org      text   NOT NULL,
+    person   text,
+    hint     text   NOT NULL,
+    created  bigint NOT NULL,
+    revoked  bigint
+);
+CREATE INDEX changed_accounts ON headrace.accounts (changed);
+CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.accounts
+    FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
 "];
 
 /// Serializes programs that make the tables at the same time.

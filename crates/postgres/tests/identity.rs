@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock, TierName, UnixNanos};
 use headrace_identity::{
-    AddressList, AuthRefusal, Directory, ExposeSecret as _, HashSecret, IdentityError, KeyChange,
-    KeyStore as _, NewKey, Operators, RateLimits, Revocation, Role, SecretString, StoreError, TierHolder,
-    TierRules,
+    AddressList, AuthRefusal, Directory, ExposeSecret as _, GroupProfile, HashSecret, IdentityContents,
+    IdentityError, KeyChange, KeyEnd, KeyStore as _, NewKey, OperatorScope, Operators, RateLimits,
+    Revocation, Role, ScimSubject, SecretString, StoreError, TierHolder, TierRules, UserLogin, UserProfile,
 };
 use headrace_postgres::{PostgresKeyStore, PostgresSecrets, PostgresUrl, SetupLock};
 
@@ -201,6 +201,107 @@ fn secrets_are_changed_together_or_not_at_all(url: &Arc<PostgresUrl>) {
 }
 
 #[test]
+fn a_user_that_one_gateway_deactivates_ends_on_the_others_and_no_change_is_lost() {
+    for bin in versions() {
+        println!("{}", bin.display());
+        let server = PostgresServer::start(&bin);
+        let url = parsed(&server);
+        let (store, here, operators_here) = open(&url);
+        let (_, there, operators_there) = open(&url);
+        let (here, there) = (Arc::new(here), Arc::new(there));
+        let operators_here = operators_here.with_users(Arc::clone(&here));
+        let operators_there = operators_there.with_users(Arc::clone(&there));
+        let now = SystemClock::new().now();
+        let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
+        here.create_org(org.clone(), RateLimits::default(), "test", now).unwrap();
+        here.create_project(project.clone(), org.clone(), RateLimits::default(), "test", now).unwrap();
+        let login = UserLogin { issuer: "https://login".to_owned(), subject: "ann".to_owned() };
+        let profile = |name: &str| UserProfile {
+            login: Some(login.clone()),
+            role: Some(Role::Admin),
+            ..UserProfile::new(name)
+        };
+        let ann = here.create_user(org.clone(), profile("ann"), "test", now).unwrap();
+        // A gateway that did not load the user yet takes neither its name nor its login.
+        for other in [UserProfile::new("ANN"), profile("bob")] {
+            let taken = there.create_user(org.clone(), other, "test", now).unwrap_err();
+            assert!(matches!(taken, IdentityError::Exists { .. }), "{taken}");
+        }
+        let mut new = NewKey::new(org.clone(), project.clone(), "k");
+        new.details.owner = Some(ann.id.to_string());
+        let (key, secret) = here.create_key(new, "test", now).unwrap();
+        let scope = OperatorScope::User(ann.id.clone());
+        let (_, operator_key) = operators_here.create_within("ann", Role::Owner, scope, "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        operators_there.refresh().unwrap();
+        assert_eq!(there.users(None), [ann.clone()]);
+        let works = || {
+            let by_key = there.authenticate(secret.expose_secret(), now).is_ok();
+            (by_key, operators_there.authenticate(operator_key.expose_secret()).is_ok())
+        };
+        assert_eq!(works(), (true, true));
+        let seen = there.revocations();
+        here.set_account_active(&ann.id, false, "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        assert_eq!((works(), there.key_end(&key.id)), ((false, false), Some(KeyEnd::Revoked)));
+        assert!(there.revocations() > seen, "calls in flight check their keys again");
+
+        // Both gateways add members to one group at the same time, and none is lost.
+        let group = here.create_group(org.clone(), GroupProfile::new("g"), "test", now).unwrap();
+        let users: Vec<_> = (0..12)
+            .map(|n| {
+                here.create_user(org.clone(), UserProfile::new(&format!("u{n}")), "test", now).unwrap().id
+            })
+            .collect();
+        assert!(there.refresh().unwrap());
+        std::thread::scope(|scope| {
+            for (directory, part) in [(&here, 0), (&there, 1)] {
+                let (users, group) = (&users, &group);
+                scope.spawn(move || {
+                    for user in users.iter().skip(part).step_by(2) {
+                        let add = |profile: &mut GroupProfile| {
+                            profile.members.insert(user.clone());
+                            Ok(())
+                        };
+                        directory.change_group(&group.id, "test", now, add).unwrap();
+                    }
+                });
+            }
+        });
+        here.refresh().unwrap();
+        there.refresh().unwrap();
+        let members = |directory: &Directory| directory.group(&group.id).unwrap().profile.members.len();
+        assert_eq!((members(&here), members(&there)), (12, 12));
+        let basic = TierName::new("basic").unwrap();
+        here.create_tier(basic.clone(), TierRules::default(), "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        let tier = |profile: &mut GroupProfile| {
+            profile.tier = Some(basic.clone());
+            Ok(())
+        };
+        there.change_group(&group.id, "test", now, tier).unwrap();
+        let in_use = here.remove_tier(&basic, "test", now).unwrap_err();
+        assert!(matches!(in_use, IdentityError::TierInUse { .. }), "not loaded yet: {in_use}");
+        let subject = ScimSubject::ExternalId;
+        let (scim, secret) = here.create_scim_credential(org, None, subject, "test", now).unwrap();
+        assert!(there.refresh().unwrap());
+        there.authenticate_scim(secret.expose_secret()).unwrap();
+        there.revoke_scim_credential(&scim.id, "test", now).unwrap();
+        assert!(here.refresh().unwrap());
+        assert_eq!(here.authenticate_scim(secret.expose_secret()).unwrap_err(), AuthRefusal::Revoked);
+
+        // A copy has all of it.
+        let contents =
+            IdentityContents::read(store.as_ref(), store.as_ref(), &HashSecret::new([7; 32])).unwrap();
+        let other = PostgresServer::start(&bin);
+        let copy = Arc::new(PostgresKeyStore::open(parsed(&other)).unwrap());
+        copy.fill(&contents).unwrap();
+        let copied = Directory::open(copy, HashSecret::new([7; 32])).unwrap();
+        assert_eq!((copied.users(None), copied.groups(None)), (here.users(None), here.groups(None)));
+    }
+}
+
+#[test]
 fn one_gateway_at_a_time_makes_the_first_keys() {
     for bin in versions() {
         let server = PostgresServer::start(&bin);
@@ -253,8 +354,9 @@ fn a_database_that_is_away_is_an_error_and_a_revocation_counts_in_memory() {
     }
 }
 
-/// Makes the tables of version 2 those of version 1 again.
+/// Makes the tables of this version those of version 1 again.
 const DOWNGRADE: &str = "
+    DROP TABLE headrace.accounts, headrace.org_operators;
     ALTER TABLE headrace.orgs DROP COLUMN tier;
     ALTER TABLE headrace.projects DROP COLUMN tier;
     ALTER TABLE headrace.keys DROP COLUMN details, DROP COLUMN tier;

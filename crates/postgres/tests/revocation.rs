@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use headrace_domain::{Clock, HoldId, KeyId, NanoDollars, OrgId, ProjectId, SystemClock, UnixNanos};
-use headrace_identity::{Directory, HashSecret, KeyEnd, NewKey, RateLimits, Revocation};
+use headrace_identity::{Directory, HashSecret, KeyEnd, NewKey, RateLimits, Revocation, UserProfile};
 use headrace_ledger::{
     CallerCheck, CommandResult, GrantKind, JournalError, JournalEvent, JournalHistory as _, LedgerAdmin as _,
     LedgerClient as _, LedgerOperation, LedgerRefusal, Owner, SharedIdentities, SharedLedger,
@@ -103,7 +103,11 @@ fn after_a_revocation_was_acknowledged_no_gateway_takes_a_hold_with_the_key() {
 
         let (holds, mut rows_read, mut taken) = (AtomicU64::new(1), 0, 0);
         for round in 0..ROUNDS {
-            let new = NewKey::new(org.clone(), project.clone(), "racing");
+            // In every other round the key's owner is deactivated in place of the key.
+            let owner = UserProfile::new(&format!("user {round}"));
+            let owner = here.create_user(org.clone(), owner, "test", now).unwrap().id;
+            let mut new = NewKey::new(org.clone(), project.clone(), "racing");
+            new.details.owner = Some(owner.to_string());
             let (key, _) = here.create_key(new, "test", now).unwrap();
             let first = holds.load(Ordering::Relaxed);
             let head = std::thread::scope(|scope| {
@@ -131,7 +135,10 @@ fn after_a_revocation_was_acknowledged_no_gateway_takes_a_hold_with_the_key() {
                     }
                 });
                 std::thread::sleep(Duration::from_millis(1 + round % 7));
-                assert_eq!(here.revoke(key, "test", now).unwrap(), Revocation::Written);
+                match round % 2 {
+                    0 => assert_eq!(here.revoke(key, "test", now).unwrap(), Revocation::Written),
+                    _ => here.set_account_active(&owner, false, "test", now).unwrap(),
+                }
                 let head = last_row(&history, rows_read);
                 calls.join().unwrap();
                 head

@@ -16,6 +16,10 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use crate::disk::DiskBallast;
 use crate::sqlite::{CommitDurability, FileFormat, SqliteFile};
 
+mod account_rows;
+
+mod accounts;
+
 mod changes;
 
 mod detail_rows;
@@ -34,8 +38,8 @@ mod tier_rows;
 
 mod tiers;
 
+use account_rows::WITH_ACCOUNTS;
 use changes::{OF_KEY, OF_ORG, add_key, pin, put_org, put_project, put_rotation};
-use detail_rows::RESTRICTED;
 use reserve::RevocationReserve;
 use rows::{
     RowFailure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
@@ -45,7 +49,7 @@ const FORMAT: FileFormat = FileFormat {
     what: "identity store",
     application_id: 0x4852_6964,
     version: 1,
-    newest: RESTRICTED,
+    newest: WITH_ACCOUNTS,
     schema: SCHEMA,
     upgrade: "",
     shrinks: false,
@@ -167,7 +171,8 @@ impl SqliteKeyStore {
         let added = database.write(async |connection| {
             sqlx::raw_sql(ADDITIONS).execute(&mut *connection).await?;
             sqlx::raw_sql(detail_rows::TABLES).execute(&mut *connection).await?;
-            sqlx::raw_sql(tier_rows::TABLES).execute(connection).await?;
+            sqlx::raw_sql(tier_rows::TABLES).execute(&mut *connection).await?;
+            sqlx::raw_sql(account_rows::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
@@ -249,7 +254,8 @@ impl KeyStore for SqliteKeyStore {
             {
                 pinned(&row, &mut all)?;
             }
-            tier_rows::load(connection, &mut all).await?;
+            tier_rows::load(&mut *connection, &mut all).await?;
+            account_rows::load(connection, &mut all).await?;
             Ok(all)
         })
     }

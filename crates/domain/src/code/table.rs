@@ -110,6 +110,10 @@ codes! {
     TokenNotMapped "token_not_mapped" Authenticate (403 Permission)
         "The JWT is valid, and no rule of its issuer gives it access to a project; the message names its claims, without values."
         "Operators: add a rule to `identity.issuers` that matches one of the claims, or create the project that the rule names.";
+    UserInactive "user_inactive" Authenticate (403 Permission)
+        "The JWT is valid, and its user was deactivated or removed on this server."
+        "Operators: `headrace users list` shows the user, and `headrace users activate ID` lets its tokens and keys work again. \
+         A user that an identity provider keeps by SCIM is activated there.";
     AddressNotAllowed "address_not_allowed" Authenticate (403 Permission)
         "The API key is valid, and may not be used from the address that the request came from."
         "The message names the address. Call from an address in the key's `allowed_ips`. Operators: \
@@ -135,6 +139,10 @@ codes! {
     KeyRevoked "key_revoked" Authenticate inside
         "In traces: the key was revoked."
         "The caller received `invalid_api_key`.";
+    KeyOwnerInactive "key_owner_inactive" Authenticate inside
+        "In traces: the user or service account that owns the key was deactivated or removed."
+        "The caller received `invalid_api_key`. `headrace users activate ID` or `headrace service-accounts activate ID` lets \
+         the key work again.";
     KeyExpired "key_expired" Authenticate inside
         "In traces: the key has expired."
         "The caller received `expired_api_key`.";

@@ -78,6 +78,8 @@ causes! {
         "JWTs are not configured on this server, and the credential is one: it has two dots. Send an API key, `sk-…`.";
     TokenNotMapped Operator "A user in none of the groups that the rules name, or a provider that does not write the claim into its tokens."
         "The JWT is valid, and no rule of its issuer gives it access. Its claims: `aud`, `exp`, `iss`, `sub`. Ask the operator for a rule that matches them.";
+    UserInactive Operator "A person who left, or whom the identity provider no longer assigns to this server."
+        "The JWT is valid, and its user is not active on this server. Ask the operator to activate the user.";
     AddressNotAllowed KeyOwner "The program moved to another network, or a proxy is between it and the server."
         "The API key may not be used from 203.0.113.9: the address is not in the key's `allowed_ips`. Call from an allowed address, or ask the operator to add it.";
     IdentityProviderUnavailable Operator "The identity provider is down, or this server cannot reach it: DNS, a firewall, a certificate."
@@ -88,6 +90,7 @@ causes! {
     CredentialWithoutScheme Caller "A header that was written by hand: `Authorization: sk-…`." "";
     KeyUnknown Caller "A key of another server, or of this server before its data directory was replaced." "";
     KeyRevoked KeyOwner "An operator revoked the key: `headrace audit` shows who and when." "";
+    KeyOwnerInactive KeyOwner "The owner of the key was deactivated, often by the identity provider: `headrace audit` shows when." "";
     KeyExpired KeyOwner "As `expired_api_key`." "";
 
     RequestTooLarge Both "Files or images inlined as text, or a conversation that was never shortened."

@@ -50,6 +50,9 @@ impl Directory {
         let key = self.key(id).ok_or_else(|| IdentityError::UnknownKey(id.clone()))?;
         let details = change.apply(&key.details);
         check_details(&details)?;
+        if details.owner != key.details.owner {
+            self.records.read().check_owner(&details, &key.org, &key.project)?;
+        }
         let audit = entry(now, actor, "key.change", id.as_str(), details.words());
         self.store.set_key_details(id, &details, &audit)?;
         self.change_key(id, |key| key.details = details)

@@ -1,5 +1,5 @@
 //! Directory queries beside authentication: when a key stops being valid, whether there is more than one organisation,
-//! and the principals of users that an identity provider vouches for. The directory keeps no record of such users.
+//! and the principals of users that an identity provider vouches for.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -21,10 +21,18 @@ pub enum KeyEnd {
 }
 
 impl Directory {
-    /// When a key stops being valid. `None` if no key has this id, as for a caller inside this process.
+    /// When a key stops being valid: also [`KeyEnd::Revoked`] while its owner, or the user of a token with this id, is not
+    /// active. `None` if no key has this id, as for a caller inside this process.
     pub fn key_end(&self, id: &KeyId) -> Option<KeyEnd> {
         let records = self.records.read();
-        let record = &records.keys.get(id)?.record;
+        let accounts = &records.accounts;
+        let Some(key) = records.keys.get(id) else {
+            return accounts.token_user(id).filter(|user| !user.is_active()).map(|_| KeyEnd::Revoked);
+        };
+        let record = &key.record;
+        if accounts.is_inactive(record.details.owner.as_deref()) {
+            return Some(KeyEnd::Revoked);
+        }
         Some(match (record.revoked, record.expires) {
             (Some(_), _) => KeyEnd::Revoked,
             (None, Some(end)) => KeyEnd::At(end),
@@ -51,10 +59,15 @@ impl Directory {
     /// Returns the principal of a user, with the limits and regions that its organisation and project have now.
     ///
     /// # Errors
+    /// [`IdentityError::InactiveUser`] if the user has a record that is not active.
     /// [`IdentityError::UnknownProject`], [`IdentityError::UnknownOrg`] or [`IdentityError::ProjectOfAnotherOrg`].
     pub fn user_principal(&self, grant: &UserGrant) -> Result<Principal, IdentityError> {
         let UserGrant { key, user, org, project, models, limits, expires } = grant;
         let records = self.records.read();
+        let known = records.accounts.token_user(key);
+        if let Some(known) = known.filter(|known| !known.is_active()) {
+            return Err(IdentityError::InactiveUser(known.id.clone()));
+        }
         let found = records.projects.get(project);
         let found = found.ok_or_else(|| IdentityError::UnknownProject(project.clone()))?;
         if let Some(org) = org.as_ref().filter(|org| **org != found.org) {
@@ -80,7 +93,8 @@ impl Directory {
             allowed_ips: AddressList::default(),
             tier: None,
         };
-        records.assigned_tiers(&principal, None)?.narrow(&mut principal);
+        let owner = known.filter(|known| known.org == org.id).map(|known| known.id.as_str());
+        records.assigned_tiers(&principal, None, owner)?.narrow(&mut principal);
         Ok(principal)
     }
 

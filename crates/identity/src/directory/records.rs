@@ -1,7 +1,7 @@
 //! In-memory records by id, and the entries that presented keys are compared with, by hash. Each change touches only
 //! the records that it changes. Knows no store and no clock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use arc_swap::{ArcSwap, Guard};
 use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TierName};
 
+use super::account_records::AccountRecords;
 use crate::key_use::KeyUseClock;
 use crate::{
     IdentityError, KeyHash, KeyRecord, NotedRevocation, OrgRecord, Principal, ProjectRecord, StoreError,
@@ -25,6 +26,7 @@ pub(super) struct Records {
     pub(super) tiers: BTreeMap<TierName, TierRecord>,
     /// When each key was last used. The entries of a key have the same clock.
     pub(super) uses: BTreeMap<KeyId, Arc<KeyUseClock>>,
+    pub(super) accounts: AccountRecords,
     projects_of: HashMap<OrgId, Vec<ProjectId>>,
     keys_of: HashMap<ProjectId, Vec<KeyId>>,
 }
@@ -34,6 +36,9 @@ impl Records {
     pub(super) fn of(stored: StoredDirectory) -> Result<Self, IdentityError> {
         let tiers = stored.tiers.into_iter().map(|tier| (tier.name.clone(), tier)).collect();
         let mut records = Self { tiers, ..Self::default() };
+        for account in stored.accounts {
+            records.accounts.put(account);
+        }
         stored.orgs.into_iter().for_each(|org| records.put_org(org));
         stored.projects.into_iter().for_each(|project| records.put_project(project));
         for key in stored.keys {
@@ -58,6 +63,8 @@ impl Records {
         let keys: Vec<_> = changed.keys.iter().map(|key| key.record.id.clone()).collect();
         let tiers: Vec<_> = changed.tiers.iter().map(|tier| tier.name.clone()).collect();
         self.tiers.extend(changed.tiers.into_iter().map(|tier| (tier.name.clone(), tier)));
+        let owners: HashSet<_> =
+            changed.accounts.into_iter().flat_map(|account| self.accounts.put(account)).collect();
         changed.orgs.into_iter().for_each(|org| self.put_org(org));
         changed.projects.into_iter().for_each(|project| self.put_project(project));
         changed.keys.into_iter().for_each(|key| self.put_key(key));
@@ -78,6 +85,7 @@ impl Records {
         for key in keys.iter().filter_map(|id| self.keys.get(id)) {
             entries.extend(self.entries_of_key(key)?);
         }
+        entries.extend(self.entries_owned_by(&owners)?);
         Ok((entries, gone))
     }
 
@@ -167,10 +175,12 @@ impl Records {
             allowed_ips: record.details.allowed_ips.clone(),
             tier: None,
         };
-        self.assigned_tiers(&principal, record.tier.as_ref())?.narrow(&mut principal);
+        let owner = record.details.owner.as_deref();
+        self.assigned_tiers(&principal, record.tier.as_ref(), owner)?.narrow(&mut principal);
         let principal = Arc::new(principal);
         let used = self.uses.get(&record.id).map(Arc::clone).unwrap_or_default();
-        Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), principal, used })
+        let owner_inactive = self.accounts.is_inactive(owner);
+        Ok(Entry { hash: *hash, revoked: record.revoked.is_some(), owner_inactive, principal, used })
     }
 
     /// Builds the entries of a key: that of its secret, and that of the secret before it, which ends by itself.
@@ -183,6 +193,7 @@ impl Records {
             Entry {
                 hash,
                 revoked: entry.revoked,
+                owner_inactive: entry.owner_inactive,
                 principal: Arc::new(principal),
                 used: Arc::clone(&entry.used),
             }
@@ -205,6 +216,7 @@ impl Records {
         if let Some(tier) = key.tier.as_ref().filter(|tier| !self.tiers.contains_key(tier)) {
             return Err(IdentityError::UnknownTier(tier.clone()));
         }
+        self.check_owner(&key.details, &key.org, &key.project)?;
         may_have(&key.regions, &org.regions)
     }
 }
@@ -226,6 +238,8 @@ fn corrupt(key: &KeyRecord, why: &str) -> IdentityError {
 pub(super) struct Entry {
     pub(super) hash: KeyHash,
     pub(super) revoked: bool,
+    /// The account that owns the key is not active.
+    pub(super) owner_inactive: bool,
     pub(super) principal: Arc<Principal>,
     pub(super) used: Arc<KeyUseClock>,
 }

@@ -68,11 +68,16 @@ impl Directory {
         Ok((key.record, secret))
     }
 
-    /// Whether the secret that `principal` presented is valid, and its key was not revoked. `true` if no key has this id,
-    /// as for a caller inside this process.
+    /// Whether the secret that `principal` presented is valid, its key was not revoked, and the key's owner or the token's
+    /// user is active. `true` if no key and no user has this id, as for a caller inside this process.
     pub fn is_current(&self, principal: &Principal, now: UnixNanos) -> bool {
         let records = self.records.read();
-        let Some(StoredKey { record, .. }) = records.keys.get(&principal.key) else { return true };
+        let Some(StoredKey { record, .. }) = records.keys.get(&principal.key) else {
+            return records.accounts.token_user(&principal.key).is_none_or(|user| user.is_active());
+        };
+        if records.accounts.is_inactive(record.details.owner.as_deref()) {
+            return false;
+        }
         let is_former = principal.secret_number != 0 && principal.secret_number != record.secret_number;
         let has_former = principal.secret_number.saturating_add(1) == record.secret_number
             && record.former_until.is_some_and(|until| now < until);

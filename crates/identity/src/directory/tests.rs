@@ -8,12 +8,14 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    AddressList, AuditRow, AuditSummary, EndpointAccess, KeyDetailStore, KeyUse, MemoryKeyStore, ModelAccess,
-    RotatedSecret, StoredDirectory, TierHolder, TierRecord, TierStore,
+    AccountStore, AddressList, AuditRow, AuditSummary, EndpointAccess, KeyDetailStore, KeyUse,
+    MemoryKeyStore, ModelAccess, RotatedSecret, StoredAccount, StoredDirectory, TierHolder, TierRecord,
+    TierStore,
 };
 
 use stores::Failing;
 
+mod accounts;
 mod details;
 mod stores;
 mod tiers;
@@ -505,6 +507,12 @@ impl KeyDetailStore for Scripted {
     }
     fn key_uses(&self, _: UnixNanos) -> Result<Vec<KeyUse>, StoreError> {
         Ok(Vec::new())
+    }
+}
+
+impl AccountStore for Scripted {
+    fn put_account(&self, _: &StoredAccount, _: &AuditEntry) -> Result<(), StoreError> {
+        Ok(())
     }
 }
 

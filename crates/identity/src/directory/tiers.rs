@@ -78,10 +78,10 @@ impl Directory {
         check_text("actor", actor)?;
         let _one_change = self.waiting.lock();
         let tier = self.tier(name).ok_or_else(|| IdentityError::UnknownTier(name.clone()))?;
-        let holders = self.records.read().holders(name);
+        let holders = self.records.read().holder_names(name);
         if !holders.is_empty() {
             let more = holders.len().saturating_sub(MAX_NAMED);
-            let named: Vec<_> = holders.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+            let named: Vec<_> = holders.iter().take(MAX_NAMED).cloned().collect();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             let holders = format!("{}{more}", named.join(", "));
             return Err(IdentityError::TierInUse { tier: name.clone(), holders });
@@ -90,7 +90,7 @@ impl Directory {
         self.store.remove_tier(name, &audit).map_err(|error| match error {
             // Another process assigned it meanwhile.
             StoreError::InUse { .. } => {
-                let holders = "an organisation, project or key".to_owned();
+                let holders = "an organisation, project, key or group".to_owned();
                 IdentityError::TierInUse { tier: name.clone(), holders }
             }
             error => error.into(),
@@ -168,17 +168,18 @@ impl Directory {
     /// [`IdentityError::Store`] if an assigned tier is missing.
     pub fn apply_tiers(&self, principal: &mut Principal) -> Result<(), IdentityError> {
         let records = self.records.read();
-        records.assigned_tiers(principal, None)?.narrow(principal);
+        records.assigned_tiers(principal, None, None)?.narrow(principal);
         Ok(())
     }
 }
 
 impl Records {
-    /// The tiers of a principal, whose key has the tier `of_key`.
+    /// The tiers of a principal, whose key has the tier `of_key` and the owner `owner`.
     pub(super) fn assigned_tiers(
         &self,
         principal: &Principal,
         of_key: Option<&TierName>,
+        owner: Option<&str>,
     ) -> Result<AssignedTiers<'_>, IdentityError> {
         let find = |name: Option<&TierName>| {
             name.map(|name| {
@@ -189,7 +190,14 @@ impl Records {
             })
             .transpose()
         };
+        let groups: Result<Vec<_>, StoreError> = self
+            .accounts
+            .tiers_of(owner)
+            .into_iter()
+            .filter_map(|name| find(Some(name)).transpose())
+            .collect();
         Ok(AssignedTiers {
+            groups: groups?,
             key: find(of_key)?,
             project: find(self.projects.get(&principal.project).and_then(|project| project.tier.as_ref()))?,
             org: find(self.orgs.get(&principal.org).and_then(|org| org.tier.as_ref()))?,
@@ -207,9 +215,16 @@ impl Records {
         orgs.chain(projects).chain(keys).collect()
     }
 
+    /// What has the tier, in words.
+    fn holder_names(&self, name: &TierName) -> Vec<String> {
+        let holders = self.holders(name);
+        let groups = self.accounts.groups_with(name).map(|group| format!("group `{}`", group.profile.name));
+        holders.iter().map(ToString::to_string).chain(groups).collect()
+    }
+
     /// The entries of all keys that a tier concerns.
     pub(super) fn entries_under(&self, name: &TierName) -> Result<Vec<super::records::Entry>, IdentityError> {
-        let mut entries = Vec::new();
+        let mut entries = self.entries_owned_by(&self.accounts.under(name))?;
         for holder in self.holders(name) {
             entries.extend(match &holder {
                 TierHolder::Org(id) => self.entries_of_org(id)?,

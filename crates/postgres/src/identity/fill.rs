@@ -3,6 +3,7 @@
 use headrace_identity::{IdentityContents, StoreError};
 use tokio_postgres::types::Type;
 
+use super::accounts::put_account;
 use super::operators::add_operator;
 use super::tiers::put_tier;
 use super::{PostgresKeyStore, add_key, exists, log, put_org, put_project};
@@ -34,6 +35,9 @@ impl PostgresKeyStore {
             }
             for key in &contents.directory.keys {
                 add_key(client, key).await?;
+            }
+            for account in &contents.directory.accounts {
+                put_account(client, account, true).await?;
             }
             for operator in &contents.operators {
                 add_operator(client, operator).await?;

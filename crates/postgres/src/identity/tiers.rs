@@ -32,7 +32,8 @@ impl TierStore for PostgresKeyStore {
             let values = [(&name as _, Type::TEXT)];
             let held = "SELECT FROM headrace.orgs WHERE tier = $1 UNION ALL \
                         SELECT FROM headrace.projects WHERE tier = $1 UNION ALL \
-                        SELECT FROM headrace.keys WHERE tier = $1 LIMIT 1";
+                        SELECT FROM headrace.keys WHERE tier = $1 UNION ALL \
+                        SELECT FROM headrace.accounts WHERE tier = $1 LIMIT 1";
             if exists(client, held, &values).await? {
                 return Err(StoreError::InUse { what: "tier" }.into());
             }

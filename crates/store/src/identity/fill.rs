@@ -2,6 +2,7 @@
 
 use headrace_identity::{IdentityContents, StoreError};
 
+use super::account_rows::put_account;
 use super::changes::{add_key, put_org, put_project};
 use super::operators::add_operator;
 use super::rows::{RowFailure, corrupt};
@@ -38,6 +39,9 @@ impl SqliteKeyStore {
             }
             for key in &contents.directory.keys {
                 add_key(&mut *connection, key).await?;
+            }
+            for account in &contents.directory.accounts {
+                put_account(&mut *connection, account).await?;
             }
             for operator in &contents.operators {
                 add_operator(&mut *connection, operator).await?;

@@ -1,21 +1,27 @@
 //! Operators in the identity store's file. Knows only hashes, never an operator's key.
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{OrgId, UnixNanos};
 use headrace_identity::{
-    AuditEntry, KeyHash, OperatorId, OperatorRecord, OperatorStore, Role, StoreError, StoredOperator,
+    AccountId, AuditEntry, KeyHash, OperatorId, OperatorRecord, OperatorStore, Role, StoreError,
+    StoredOperator,
 };
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
+use super::account_rows::WITH_ACCOUNTS;
+use super::detail_rows::raise_format;
 use super::rows::{RowFailure, bytes, constraint, nanos, number, optional_time, parsed};
 use super::{SqliteKeyStore, log};
 
 const WHAT: &str = "operator";
 
+const OPERATORS: &str = "SELECT operators.*, org, user FROM operators \
+                         LEFT JOIN operator_scopes ON operator = operators.id ORDER BY operators.rowid";
+
 impl OperatorStore for SqliteKeyStore {
     fn operators(&self) -> Result<Vec<StoredOperator>, StoreError> {
         self.read("loading operators", async |connection| {
-            let rows = sqlx::query("SELECT * FROM operators ORDER BY rowid").fetch_all(connection).await?;
+            let rows = sqlx::query(OPERATORS).fetch_all(connection).await?;
             rows.iter().map(operator).collect()
         })
     }
@@ -69,7 +75,11 @@ pub(super) async fn add_operator(
     .execute(&mut *connection)
     .await;
     inserted.map_err(|error| constraint(error, WHAT, WHAT))?;
-    Ok(())
+    let Some(org) = &record.org else { return Ok(()) };
+    let scope = sqlx::query("INSERT INTO operator_scopes (operator, org, user) VALUES (?, ?, ?)");
+    let scope = scope.bind(record.id.as_str()).bind(org.as_str());
+    scope.bind(record.user.as_ref().map(AccountId::as_str)).execute(&mut *connection).await?;
+    raise_format(connection, WITH_ACCOUNTS).await
 }
 
 fn operator(row: &SqliteRow) -> Result<StoredOperator, RowFailure> {
@@ -79,6 +89,14 @@ fn operator(row: &SqliteRow) -> Result<StoredOperator, RowFailure> {
             id: parsed(row, "id", OperatorId::new)?,
             name: row.try_get("name")?,
             role: parsed(row, "role", |text| Role::named(text).ok_or("there is no such role"))?,
+            org: match row.try_get::<Option<&str>, _>("org")? {
+                Some(_) => Some(parsed(row, "org", OrgId::new)?),
+                None => None,
+            },
+            user: match row.try_get::<Option<&str>, _>("user")? {
+                Some(_) => Some(parsed(row, "user", AccountId::new)?),
+                None => None,
+            },
             hint: row.try_get("hint")?,
             created: UnixNanos::new(number(row, "created")?),
             revoked: optional_time(row, "revoked")?,

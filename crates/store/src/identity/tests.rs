@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region, TierName};
 use headrace_identity::{
-    AddressList, AuthRefusal, Directory, EndpointAccess, ExposeSecret, HashSecret, IdentityContents,
-    IdentityError, KeyDetailStore, KeyDetails, KeyHash, KeyRecord, KeyUse, MemoryKeyStore, ModelAccess,
-    NewKey, OperatorId, OperatorRecord, OperatorStore, Operators, Role, StoredOperator, TierHolder,
-    TierRecord, TierRules,
+    AccountId, AccountKind, AccountRecord, AddressList, AuthRefusal, Directory, EndpointAccess, ExposeSecret,
+    GroupProfile, GroupRecord, HashSecret, IdentityContents, IdentityError, KeyDetailStore, KeyDetails,
+    KeyHash, KeyRecord, KeyUse, MemoryKeyStore, ModelAccess, NewKey, OperatorId, OperatorRecord,
+    OperatorStore, Operators, Role, ScimCredentialRecord, ScimSubject, ServiceAccountRecord, StoredAccount,
+    StoredOperator, TierHolder, TierRecord, TierRules, UserEmail, UserLogin, UserProfile, UserRecord,
 };
 use proptest::prelude::*;
 use sqlx::Connection;
@@ -130,11 +131,63 @@ fn stored_operator(n: u8) -> StoredOperator {
             id: operator_id(n),
             name: format!("Zoë '{n}' \"x\""),
             role: Role::ALL[usize::from(n) % Role::ALL.len()],
+            org: n.is_multiple_of(3).then(|| org_record(n).id),
+            user: n.is_multiple_of(6).then(|| account_id(n)),
             hint: "wxyz".to_owned(),
             created: UnixNanos::new(u64::from(n)),
             revoked: n.is_multiple_of(7).then(|| UnixNanos::new(u64::from(n))),
         },
     }
+}
+
+fn account_id(n: u8) -> AccountId {
+    AccountId::new(&format!("{}{}", AccountKind::ALL[usize::from(n) % 4].prefix(), n % 8)).unwrap()
+}
+
+fn stored_account(n: u8) -> StoredAccount {
+    let (id, org, version) = (account_id(n), org_record(n % 8).id, 1 + u64::from(n / 64));
+    let (created, changed) = (UnixNanos::new(5), UnixNanos::new(u64::from(n) * 1_000));
+    let removed = n.is_multiple_of(11).then_some(changed);
+    let name = format!("Näme '{}'", n / 16 % 3);
+    let record = match id.kind() {
+        AccountKind::User => {
+            let login = UserLogin { issuer: "https://i".to_owned(), subject: format!("s{}", n / 32 % 4) };
+            let emails = vec![UserEmail { value: "a@b".to_owned(), kind: None, primary: true }];
+            let profile = UserProfile {
+                emails,
+                external_id: Some("x".to_owned()),
+                login: n.is_multiple_of(3).then_some(login),
+                role: Some(Role::Billing),
+                active: !n.is_multiple_of(5),
+                ..UserProfile::new(&name)
+            };
+            AccountRecord::User(UserRecord { id, org, profile, version, created, changed, removed })
+        }
+        AccountKind::ServiceAccount => {
+            let (project, active) = (project_record(n).id, !n.is_multiple_of(5));
+            let account =
+                ServiceAccountRecord { id, org, project, name, active, version, created, changed, removed };
+            AccountRecord::ServiceAccount(account)
+        }
+        AccountKind::Group => {
+            let profile = GroupProfile {
+                members: [AccountId::new("usr_1").unwrap()].into(),
+                role: Some(Role::Viewer),
+                tier: n.is_multiple_of(3).then(|| tier(n / 5).name),
+                ..GroupProfile::new(&name)
+            };
+            AccountRecord::Group(GroupRecord { id, org, profile, version, created, changed, removed })
+        }
+        AccountKind::ScimCredential => {
+            let revoked = (version == 2).then_some(changed);
+            let (issuer, subject) = (Some("https://i".to_owned()), ScimSubject::UserName);
+            let hint = "wxyz".to_owned();
+            let of = ScimCredentialRecord { id, org, hint, issuer, subject, created, revoked };
+            AccountRecord::ScimCredential(of)
+        }
+    };
+    let is_credential = matches!(record, AccountRecord::ScimCredential(_));
+    StoredAccount { hash: is_credential.then(|| KeyHash::from_bytes([n % 16; 32])), record }
 }
 
 fn operator_id(n: u8) -> OperatorId {
@@ -163,6 +216,7 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
             };
             store.assign_tier(&to, (!n.is_multiple_of(5)).then(|| tier(n / 7).name).as_ref(), &audit)
         }
+        19..=21 => store.put_account(&stored_account(n), &audit),
         12 => store.set_key_details(&stored_key(n).record.id, &stored_key(n / 5).record.details, &audit),
         13 => {
             store.put_key_uses(&[KeyUse { key: stored_key(n).record.id, at: UnixNanos::new(u64::from(n)) }])
@@ -177,7 +231,7 @@ proptest! {
     /// For any sequence of changes, both stores give the same answers and keep the same data, also after reopening.
     #[test]
     fn it_keeps_what_the_one_in_memory_keeps(
-        acts in proptest::collection::vec((0_u8..19, any::<u8>()), 1..60)
+        acts in proptest::collection::vec((0_u8..22, any::<u8>()), 1..60)
     ) {
         let (_dir, path) = file();
         let memory = MemoryKeyStore::new();
@@ -368,7 +422,7 @@ fn a_program_that_knows_no_regions_does_not_pass_over_them() {
 fn newer_foreign_and_damaged_files_are_refused() {
     type Row = (&'static str, fn(&StoreError) -> bool);
     let rows: [Row; 3] = [
-        ("PRAGMA user_version = 4;", |e| *e == StoreError::Newer { found: 4, known: 3 }),
+        ("PRAGMA user_version = 5;", |e| *e == StoreError::Newer { found: 5, known: 4 }),
         ("PRAGMA application_id = 1;", |e| matches!(e, StoreError::Corrupt { .. })),
         ("UPDATE orgs SET limits = '{\"speed\":1}';", |e| matches!(e, StoreError::Corrupt { .. })),
     ];

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 
 use crate::{
-    AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore, KeyUse, MemoryKeyStore,
-    NotedRevocation, OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredDirectory,
-    StoredKey, TierHolder, TierRecord, TierStore,
+    AccountStore, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore, KeyUse,
+    MemoryKeyStore, NotedRevocation, OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError,
+    StoredAccount, StoredDirectory, StoredKey, TierHolder, TierRecord, TierStore,
 };
 
 /// A store whose disk can be made to fail.
@@ -105,6 +105,12 @@ impl KeyDetailStore for Failing {
     }
     fn key_uses(&self, since: UnixNanos) -> Result<Vec<KeyUse>, StoreError> {
         self.check().and_then(|()| self.store.key_uses(since))
+    }
+}
+
+impl AccountStore for Failing {
+    fn put_account(&self, account: &StoredAccount, audit: &AuditEntry) -> Result<(), StoreError> {
+        self.check().and_then(|()| self.store.put_account(account, audit))
     }
 }
 
