@@ -1,21 +1,21 @@
 //! Commands and replies as serializable data, for the control socket. Contains no decisions.
 
-use std::fmt;
-
 use headrace_domain::{
     BudgetName, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName, UnixNanos,
 };
 use headrace_identity::{
-    KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits,
-    Revocation, Role, TierHolder, TierRecord,
+    KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OperatorScope, OrgRecord, ProjectRecord,
+    RateLimits, Revocation, Role, TierHolder, TierRecord,
 };
 use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget};
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
 
 use crate::budget_act::{BudgetAct, BudgetAlertView, BudgetRuleView};
 use crate::credit_view::CreditView;
+use crate::account_act::{AccountAct, AccountReply};
+use crate::gateway_view::GatewayView;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
+use crate::secret_text::SecretText;
 use crate::tier_act::TierAct;
 
 /// A command of an operator.
@@ -150,6 +150,11 @@ pub enum AdminCommand {
         /// The act.
         act: TierAct,
     },
+    /// Lists, creates, changes or removes users, service accounts, groups and SCIM credentials.
+    Accounts {
+        /// The act.
+        act: AccountAct,
+    },
     /// Changes a key's owner, or the addresses from which it may be used.
     ChangeKey {
         /// The key.
@@ -235,8 +240,11 @@ pub enum AdminCommand {
     CreateOperator {
         /// The operator's name: 1 to 64 bytes.
         name: String,
-        /// The operator's role.
+        /// The operator's role. Ignored for a user, who has the role of its record and groups.
         role: Role,
+        /// Where the operator has the role.
+        #[serde(default)]
+        scope: OperatorScope,
     },
     /// Lists all operators.
     ListOperators,
@@ -297,6 +305,8 @@ pub enum AdminReply {
     TierRemoved(TierName),
     /// A tier was assigned, or taken away if there is none.
     TierAssigned(TierHolder, Option<TierName>),
+    /// Users, service accounts, groups or SCIM credentials.
+    Accounts(AccountReply),
     /// A key was changed.
     KeyChanged(KeyRecord),
     /// A key has another secret.
@@ -400,35 +410,6 @@ pub enum AdminReply {
     },
 }
 
-/// A secret in a command or reply. Only [`SecretText::expose`] shows it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SecretText(String);
-
-impl SecretText {
-    /// Wraps a secret.
-    pub const fn new(secret: String) -> Self {
-        Self(secret)
-    }
-
-    /// The secret, for the one place that shows or stores it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Drop for SecretText {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
-impl fmt::Debug for SecretText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretText([redacted])")
-    }
-}
-
 /// Money added, or, below zero, taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantView {
@@ -500,24 +481,6 @@ pub struct ServerStatus {
     pub gateways_failing: Option<String>,
     /// Sums over the ledger.
     pub totals: TotalsView,
-}
-
-/// A gateway that shares the ledger with others.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GatewayView {
-    /// The name that its operator gave it (`gateway.name`).
-    pub name: String,
-    /// Whether it is the gateway that answers.
-    pub is_this: bool,
-    /// The version of its program.
-    pub version: String,
-    /// `live`; `left` if it ended; `dead` if others ended it because it was silent too long.
-    pub state: String,
-    /// When it joined.
-    #[serde(with = "headrace_domain::rfc3339")]
-    pub joined: UnixNanos,
-    /// How long ago it showed that it lives, in milliseconds.
-    pub unseen_ms: u64,
 }
 
 /// Whether a store can be written.

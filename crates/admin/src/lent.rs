@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use headrace_domain::{KeyId, ProjectId, UnixNanos};
 use parking_lot::Mutex;
 
-use crate::command::SecretText;
+use crate::secret_text::SecretText;
 
 /// Lent keys, by user and project. Their secrets are in memory only.
 #[derive(Default)]

@@ -2,27 +2,33 @@
 //! arguments. Must not know HTTP, engines or SQL.
 
 mod budget_act;
+mod account_act;
 mod command;
 pub mod control;
 mod credit_view;
 mod error;
+mod gateway_view;
 mod lent;
 mod lock;
 mod places;
+mod secret_text;
 mod service;
 mod tier_act;
 
+pub use account_act::{AccountAct, AccountReply, GroupMapping, ListedAccounts, UserChange};
 pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
 pub use command::{
-    AdminCommand, AdminReply, AuditView, GatewayView, GrantView, SecretText, ServerStatus, StoreView,
+    AdminCommand, AdminReply, AuditView, GrantView, ServerStatus, StoreView,
     TotalsView,
 };
 pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
+pub use gateway_view::GatewayView;
 pub use lock::{DataDirLock, LockError};
 pub use places::{
     CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
+pub use secret_text::SecretText;
 pub use service::{
     AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, RecentSource, ReloadSource,
     RouteSource, StatusSource, UpstreamSource,

@@ -14,11 +14,12 @@ use headrace_identity::{
 use headrace_ledger::{LedgerAdmin, LedgerOperation, Receipt};
 use parking_lot::Mutex;
 
-use crate::command::{AdminCommand, AdminReply, AuditView, SecretText, ServerStatus};
+use crate::command::{AdminCommand, AdminReply, AuditView, ServerStatus};
 use crate::credit_view::CreditView;
 use crate::error::AdminError;
 use crate::lent::Lent;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
+use crate::secret_text::SecretText;
 
 /// Maximum number of audit rows in one reply.
 const MAX_AUDIT_ROWS: u32 = 1_000;
@@ -256,6 +257,7 @@ impl AdminService {
             }
             AdminCommand::Budgets { act } => self.budgets(act, actor, now),
             AdminCommand::Tiers { act } => self.tiers(act, actor, now),
+            AdminCommand::Accounts { act } => self.accounts(act, actor, now),
             AdminCommand::ChangeKey { id, change } => {
                 Ok(AdminReply::KeyChanged(self.directory.change_key_details(&id, change, actor, now)?))
             }
@@ -279,7 +281,9 @@ impl AdminService {
             AdminCommand::OpenAccounts => Ok(AdminReply::AccountsOpened { count: self.open_accounts(now)? }),
             AdminCommand::SetLedgerClock => self.set_clock(actor, now),
             AdminCommand::ShowAudit { last, before } => self.audit(last, before),
-            AdminCommand::CreateOperator { name, role } => self.create_operator(&name, role, actor, now),
+            AdminCommand::CreateOperator { name, role, scope } => {
+                self.create_operator(&name, role, scope, actor, now)
+            }
             AdminCommand::ListOperators => self.list_operators(),
             AdminCommand::RevokeOperator { id } => self.revoke_operator(id, actor, now),
             AdminCommand::LinkOperator { id } => self.link(&id, actor, now),
@@ -497,6 +501,7 @@ fn unexpected(receipt: &Receipt) -> AdminError {
 }
 
 mod budgets;
+mod accounts;
 mod gateways;
 mod lend;
 mod money;

@@ -9,12 +9,14 @@ use headrace_chat::arguments::ChatArgs;
 use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
+pub(crate) mod accounts;
 pub(crate) mod backup;
 pub(crate) mod batches;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod inspection;
 
+mod errors;
 mod groups;
 pub(crate) mod margin;
 
@@ -35,6 +37,7 @@ pub(crate) mod shells;
 pub(crate) mod upstreams;
 pub(crate) mod usage;
 
+pub(crate) use errors::ErrorsArgs;
 pub(crate) use shared::ServerArgs;
 
 /// LLM gateway and engine in one program.
@@ -78,6 +81,14 @@ pub(crate) enum ProgramCommand {
     Keys(places::KeysArgs),
     /// Tiers: limits and entitlements for organisations and keys
     Tiers(tiers::TiersArgs),
+    /// Users of organisations: create, deactivate, give a role
+    Users(accounts::UsersArgs),
+    /// Service accounts: programs that own keys of a project
+    ServiceAccounts(accounts::ServiceAccountsArgs),
+    /// Groups of users, and the roles and tiers they give
+    Groups(accounts::GroupsArgs),
+    /// Credentials of identity providers that keep users by SCIM
+    Scim(accounts::ScimArgs),
     /// Operators: the people who administer the server over HTTP
     Operators(operators::OperatorsArgs),
     /// Organisations: the accounts that pay
@@ -376,18 +387,6 @@ pub(crate) struct TraceArgs {
     pub(crate) lever: Option<headrace_explain::LeverName>,
     #[command(subcommand)]
     pub(crate) command: Option<TraceCommand>,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  headrace errors                       every code, by stage\n  headrace errors tokens_per_minute     one code"
-)]
-pub(crate) struct ErrorsArgs {
-    #[command(flatten)]
-    pub(crate) at: ServerArgs,
-    /// Code, as shown in an error or a trace [default: list all codes]
-    #[arg(value_name = "CODE")]
-    pub(crate) code: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

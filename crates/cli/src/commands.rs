@@ -1,6 +1,7 @@
 //! Operators' commands, executed through the control socket of a running server, or on the data directory of a stopped
 //! one. Turns replies into text. Contains no decisions.
 
+pub(crate) mod accounts;
 pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod budgets;

@@ -13,7 +13,7 @@ use headrace_admin_http::{
 use headrace_config::admin::{AdminListen, AdminSettings};
 use headrace_domain::UnixNanos;
 use headrace_edge::TlsCertificate;
-use headrace_identity::{OperatorId, Operators, Role};
+use headrace_identity::{OperatorId, OperatorScope, Operators, Role};
 use headrace_terminal::output;
 use secrecy::zeroize::Zeroizing;
 
@@ -190,7 +190,11 @@ const fn free() -> SocketAddr {
 }
 
 fn first_owner(service: &AdminService, now: UnixNanos) -> Result<OperatorId, String> {
-    let create = AdminCommand::CreateOperator { name: FIRST_OPERATOR.to_owned(), role: Role::Owner };
+    let create = AdminCommand::CreateOperator {
+        name: FIRST_OPERATOR.to_owned(),
+        role: Role::Owner,
+        scope: OperatorScope::Server,
+    };
     match execute(service, create, now)? {
         // The key is never shown. The user who starts the server signs in by links.
         AdminReply::OperatorCreated { operator, .. } => Ok(operator.id),

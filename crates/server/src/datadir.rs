@@ -247,8 +247,9 @@ impl DataDir {
         let stores = self.storage.identities().map_err(|error| DataDirError::Identity(error.into()))?;
         let secret = || HashSecret::new(*self.key_hash);
         let directory = Directory::open(stores.keys, secret()).map_err(DataDirError::Identity)?;
+        let directory = Arc::new(directory);
         let operators = Operators::open(stores.operators, &secret()).map_err(DataDirError::Identity)?;
-        Ok((Arc::new(directory), Arc::new(operators)))
+        Ok((Arc::clone(&directory), Arc::new(operators.with_users(directory))))
     }
 
     /// Opens the ledger under a fresh owner id, as `gateway` for operators. `times` receives the duration of each commit.

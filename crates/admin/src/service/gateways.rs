@@ -4,7 +4,8 @@
 use headrace_ledger::GatewayRecord;
 
 use super::AdminService;
-use crate::command::{AdminCommand, GatewayView, ServerStatus};
+use crate::command::{AdminCommand, ServerStatus};
+use crate::gateway_view::GatewayView;
 
 impl AdminService {
     /// The status of this server, and of the gateways that share its ledger. Waits for a database for some seconds.

@@ -1,11 +1,12 @@
 //! Operators: create, list, revoke, and make sign-in links, which work once. Must not know the address of links.
 
 use headrace_domain::{AdminCode, UnixNanos};
-use headrace_identity::{AuditEntry, ExposeSecret, OperatorId, Operators, Role};
+use headrace_identity::{AuditEntry, ExposeSecret, OperatorId, OperatorScope, Operators, Role};
 
 use super::AdminService;
-use crate::command::{AdminReply, SecretText};
+use crate::command::AdminReply;
 use crate::error::AdminError;
+use crate::secret_text::SecretText;
 
 /// Makes a link that signs an operator in once. Returns it with the time when it expires. `None` if no link can be made,
 /// for example without an admin listener.
@@ -16,10 +17,11 @@ impl AdminService {
         &self,
         name: &str,
         role: Role,
+        scope: OperatorScope,
         actor: &str,
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
-        let (operator, key) = self.operators()?.create(name, role, actor, now)?;
+        let (operator, key) = self.operators()?.create_within(name, role, scope, actor, now)?;
         let key = SecretText::new(key.expose_secret().to_owned());
         Ok(AdminReply::OperatorCreated { operator, key })
     }

@@ -1,7 +1,8 @@
 //! Arguments of `headrace operators`. Must not know what the commands do.
 
 use clap::{Args, Subcommand};
-use headrace_identity::Role;
+use headrace_domain::OrgId;
+use headrace_identity::{AccountId, Role};
 
 use super::shared::ServerArgs;
 
@@ -24,6 +25,12 @@ pub(crate) enum OperatorsCommand {
         /// Role: owner (everything), admin (everything except operators), billing (money), developer (keys, trying models) or viewer
         #[arg(long, value_name = "ROLE", default_value = "viewer", value_parser = role)]
         role: Role,
+        /// The only organisation in which the operator has the role
+        #[arg(long)]
+        org: Option<OrgId>,
+        /// User that the operator is (usr_...); the role is then the user's
+        #[arg(long, value_name = "ID", conflicts_with_all = ["org", "role"])]
+        user: Option<AccountId>,
     },
     /// List operators, without their keys
     List,
@@ -39,7 +46,7 @@ pub(crate) enum OperatorsCommand {
     },
 }
 
-fn role(text: &str) -> Result<Role, String> {
+pub(crate) fn role(text: &str) -> Result<Role, String> {
     let names = Role::ALL.map(Role::name).join(", ");
     Role::named(text).ok_or_else(|| format!("it must be one of {names}"))
 }

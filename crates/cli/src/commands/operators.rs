@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply};
-use headrace_identity::{OperatorId, OperatorRecord};
+use headrace_identity::{OperatorId, OperatorRecord, OperatorScope};
 use headrace_terminal::output;
 
 use crate::arguments::ServerArgs;
@@ -14,8 +14,13 @@ use crate::commands::{CommandError, ask, execute, time, unexpected};
 pub(crate) fn run(args: OperatorsArgs) -> ExitCode {
     let at = args.at;
     match args.command {
-        OperatorsCommand::Create { name, role } => {
-            execute(&at, AdminCommand::CreateOperator { name, role }, created)
+        OperatorsCommand::Create { name, role, org, user } => {
+            let scope = match (org, user) {
+                (_, Some(user)) => OperatorScope::User(user),
+                (Some(org), None) => OperatorScope::Org(org),
+                (None, None) => OperatorScope::Server,
+            };
+            execute(&at, AdminCommand::CreateOperator { name, role, scope }, created)
         }
         OperatorsCommand::List => execute(&at, AdminCommand::ListOperators, list),
         OperatorsCommand::Revoke { who } => with(&at, &who, |id| AdminCommand::RevokeOperator { id }),
@@ -73,7 +78,8 @@ fn list(reply: AdminReply) -> String {
         let state =
             of.revoked.map_or_else(|| "active".to_owned(), |at| format!("revoked {}", time(Some(at))));
         let key = format!("…{}", of.hint);
-        vec![of.id.to_string(), of.name, of.role.to_string(), key, time(Some(of.created)), state]
+        let org = of.org.map_or_else(|| "all".to_owned(), |org| org.to_string());
+        vec![of.id.to_string(), of.name, of.role.to_string(), org, key, time(Some(of.created)), state]
     });
-    output::table(&["id", "name", "role", "key ends in", "created", "state"], rows.collect())
+    output::table(&["id", "name", "role", "organisation", "key ends in", "created", "state"], rows.collect())
 }
