@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{AdminCode, Clock, UnixNanos};
-use headrace_identity::{AuthRefusal, Directory, OperatorId, OperatorRecord, ProjectRecord};
+use headrace_identity::{
+    AuthRefusal, Directory, OperatorId, OperatorRecord, ProjectRecord, ScimCredentialRecord,
+};
 use tokio::sync::{Semaphore, broadcast};
 
 use crate::names::HostNames;
@@ -138,6 +140,16 @@ impl AdminApp {
         let who = self.0.throttle.counted_as(peer, mark, false);
         let found = self
             .attempt(who, peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))?;
+        self.0.throttle.passed(mark);
+        Ok(found)
+    }
+
+    /// Returns the SCIM credential of a presented secret. Counts wrong ones by peer.
+    pub(crate) fn by_scim(&self, secret: &str, peer: IpAddr) -> Result<ScimCredentialRecord, ApiProblem> {
+        let mark = CredentialMark::of(secret);
+        let who = self.0.throttle.counted_as(peer, mark, false);
+        let found =
+            self.attempt(who, peer, || self.directory().authenticate_scim(secret).map_err(bad_credential))?;
         self.0.throttle.passed(mark);
         Ok(found)
     }

@@ -11,9 +11,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::access::{AccessTable, RouteRoles};
+use crate::access::{AccessTable, ROOT, RouteRoles};
 use crate::app::AdminApp;
 use crate::listener::OnConnectionLine;
+use crate::org_scope::{check_path, is_open};
 use crate::places::NoPlace;
 use crate::problem::ApiProblem;
 use crate::who::{
@@ -21,6 +22,7 @@ use crate::who::{
 };
 use bytes::Bytes;
 use headrace_domain::AdminCode;
+use headrace_identity::OperatorRecord;
 use hyper::body::{Frame, SizeHint};
 
 /// `Retry-After` for an operator with too many requests, in seconds.
@@ -131,7 +133,27 @@ fn admit(
             format!("the role {} may not call this route: {} may", who.operator.role, access.words());
         return Err(ApiProblem::new(AdminCode::Role, message));
     }
+    if who.operator.org.is_some() {
+        check_scope(app, &who.operator, request)?;
+    }
     Ok(Some(who))
+}
+
+/// Checks that an operator of one organisation may call a route, and that the subject in the path belongs to it.
+fn check_scope(app: &AdminApp, operator: &OperatorRecord, request: &Request) -> Result<(), ApiProblem> {
+    let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
+    let pattern = pattern.strip_prefix(ROOT).unwrap_or(pattern);
+    let method = if *request.method() == Method::HEAD { &Method::GET } else { request.method() };
+    let route = format!("{method} {pattern}");
+    if !is_open(&route) {
+        let message = "an operator of one organisation may not call this route: it concerns the whole server";
+        return Err(ApiProblem::new(AdminCode::Role, message));
+    }
+    let path = request.uri().path();
+    let path = path.strip_prefix(ROOT).unwrap_or(path);
+    let mut segments = pattern.split('/').zip(path.split('/'));
+    let id = segments.find(|(name, _)| *name == "{id}").map(|(_, id)| id);
+    check_path(app, operator, &route, id)
 }
 
 fn identify(app: &AdminApp, request: &Request) -> Result<AuthenticatedOperator, ApiProblem> {

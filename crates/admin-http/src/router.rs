@@ -14,6 +14,7 @@ use axum::handler::Handler;
 use axum::http::Method;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
+use axum::routing::any;
 
 use crate::access::{ADMINS, AccessTable, BILLING, DEVELOPERS, OWNERS, ROOT, RouteRoles, VIEWERS};
 use crate::app::AdminApp;
@@ -21,9 +22,10 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    budgets, document, events, gateways, money, operators, places, playground, requests, served, server,
+    accounts, budgets, document, events, gateways, money, operators, places, playground, requests, served, server,
     session, tiers, words,
 };
+use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
 
@@ -58,6 +60,24 @@ fn routes() -> RouteList {
         .patch("/keys/{id}", DEVELOPERS, "Change a key's limits, regions, owner or addresses", places::change_key)
         .post("/keys/{id}/rotate", DEVELOPERS, "Give a key another secret; it is shown only once", places::rotate_key)
         .post("/keys/{id}/revoke", DEVELOPERS, "Revoke a key, effective immediately", places::revoke_key)
+        .get("/users", ADMINS, "Users, by id", accounts::list_users)
+        .post("/users", ADMINS, "Create a user of an organisation", accounts::create_user)
+        .get("/users/{id}", ADMINS, "One user", accounts::show_user)
+        .patch("/users/{id}", ADMINS, "Change a user's data, login or role", accounts::change_user)
+        .delete("/users/{id}", ADMINS, "Remove a user; its keys and tokens stay refused", accounts::remove_user)
+        .post("/users/{id}/deactivate", ADMINS, "End a user's keys, tokens, sessions and running calls", accounts::deactivate_user)
+        .post("/users/{id}/activate", ADMINS, "Let a user's keys and tokens work again", accounts::activate_user)
+        .get("/service-accounts", DEVELOPERS, "Service accounts, by id", accounts::list_service_accounts)
+        .post("/service-accounts", ADMINS, "Create a service account of a project", accounts::create_service_account)
+        .get("/service-accounts/{id}", DEVELOPERS, "One service account", accounts::show_service_account)
+        .delete("/service-accounts/{id}", ADMINS, "Remove a service account; its keys stay refused", accounts::remove_service_account)
+        .post("/service-accounts/{id}/deactivate", ADMINS, "End a service account's keys and running calls", accounts::deactivate_service_account)
+        .post("/service-accounts/{id}/activate", ADMINS, "Let a service account's keys work again", accounts::activate_service_account)
+        .get("/groups", ADMINS, "Groups of users, by id", accounts::list_groups)
+        .patch("/groups/{id}", ADMINS, "Change the role or the tier that a group gives its members", accounts::change_group)
+        .get("/scim", OWNERS, "SCIM credentials, by id, without their secrets", accounts::list_scim)
+        .post("/scim", OWNERS, "Create a SCIM credential; the secret is shown only once", accounts::create_scim)
+        .delete("/scim/{id}", OWNERS, "Revoke a SCIM credential", accounts::revoke_scim)
         .get("/tiers", VIEWERS, "Tiers, by name", tiers::list)
         .post("/tiers", ADMINS, "Create a tier; it has no effect until it is assigned", tiers::create)
         .put("/tiers/{id}", ADMINS, "Replace the rules of a tier, for all that have it", tiers::change)
@@ -215,6 +235,7 @@ pub(crate) fn router(app: AdminApp) -> Router {
     let api = api.finish_api(&mut OpenApi::default());
     let pages = app.pages();
     api.route_layer(from_fn_with_state((app.clone(), Arc::clone(&access)), guard))
+        .merge(scim_router(&app))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(move |request: Request| async move { pages::answer(pages, &request) })
         .layer(from_fn_with_state(app.clone(), outside))
@@ -222,6 +243,13 @@ pub(crate) fn router(app: AdminApp) -> Router {
         .with_state(app.clone())
         // Other gateways use the address that they read, which need not be a name of this listener.
         .merge(gateways::router(app))
+}
+
+/// The routes of identity providers. They have credentials of their own kind.
+fn scim_router(app: &AdminApp) -> Router<AdminApp> {
+    let service = ScimService::new(app.clone());
+    let below = format!("{}/{{*path}}", scim::ROOT);
+    Router::new().route(scim::ROOT, any(scim::serve)).route(&below, any(scim::serve)).with_state(service)
 }
 
 async fn method_not_allowed() -> Response {

@@ -2,6 +2,7 @@
 //! may call it.
 
 pub(crate) mod budgets;
+pub(crate) mod accounts;
 pub(crate) mod document;
 pub(crate) mod events;
 pub(crate) mod gateways;

@@ -14,7 +14,7 @@ use headrace_admin::{
 };
 use headrace_domain::{AdminCode, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
-    Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, ProjectRecord, Role,
+    Directory, HashSecret, MemoryKeyStore, OperatorRecord, OperatorScope, Operators, ProjectRecord, Role,
 };
 use headrace_ledger::{GrantKind, Ledger, LocalLedgerAdmin, MemoryJournal, Owner};
 use http_body_util::BodyExt;
@@ -34,10 +34,13 @@ use crate::who::CSRF_HEADER;
 use crate::{AdminHttp, AdminParts, ConsoleAsset, ConsolePages};
 
 mod access;
+mod accounts;
 mod acts;
 mod budgets;
 mod document;
+mod org_scope;
 mod plays;
+mod scim;
 mod tiers;
 mod watching;
 mod words;
@@ -121,7 +124,7 @@ impl PromptInspector for EchoServer {
     }
 }
 
-/// A store with one call, `req_1`.
+/// A store with two calls: `req_1` of the organisation `o`, and `req_2` of another one.
 struct OneCall {
     ended: broadcast::Sender<Value>,
 }
@@ -136,10 +139,16 @@ impl CallRecords for OneCall {
         Ok(json!({ "data": named, "next": null }))
     }
     fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError> {
-        Ok((id == "req_1").then(|| json!({ "id": id, "what": format!("{what:?}") })))
+        let org = match id {
+            "req_1" => "o",
+            "req_2" => "other",
+            _ => return Ok(None),
+        };
+        Ok(Some(json!({ "id": id, "what": format!("{what:?}"), "org": org })))
     }
     fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
-        Ok((a == "req_1" && b == "req_1").then(|| json!({ "a": a, "b": b })))
+        let is_known = |id: &str| matches!(id, "req_1" | "req_2");
+        Ok((is_known(a) && is_known(b)).then(|| json!({ "a": a, "b": b })))
     }
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
         Ok(json!(named))
@@ -263,7 +272,8 @@ impl TestWorld {
         let store = Arc::new(MemoryKeyStore::default());
         let secret = || HashSecret::new([7; 32]);
         let directory = Arc::new(Directory::open(Arc::clone(&store) as _, secret()).unwrap());
-        let operators = Arc::new(Operators::open(store, &secret()).unwrap());
+        let operators = Operators::open(store, &secret()).unwrap().with_users(Arc::clone(&directory));
+        let operators = Arc::new(operators);
         let journal = MemoryJournal::default();
         let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), NOW).unwrap();
         let sessions = Arc::new(OperatorSessions::new(Arc::clone(&operators)));
@@ -299,7 +309,11 @@ impl TestWorld {
         let router = AdminHttp::new(parts.clone()).router(CONNECTIONS);
         let mut world = Self { router, parts, clock, service, played, ended, operators: Vec::new() };
         for role in Role::ALL {
-            let create = AdminCommand::CreateOperator { name: role.name().to_owned(), role };
+            let create = AdminCommand::CreateOperator {
+                name: role.name().to_owned(),
+                role,
+                scope: OperatorScope::Server,
+            };
             let AdminReply::OperatorCreated { operator, key } = world.execute(create) else { panic!() };
             world.operators.push((operator, key));
         }
@@ -315,6 +329,15 @@ impl TestWorld {
 
     pub(crate) fn key(&self, role: Role) -> &str {
         self.operators.iter().find(|(operator, _)| operator.role == role).unwrap().1.expose()
+    }
+
+    /// Creates an operator of the organisation `o`. Returns its key.
+    pub(crate) fn org_operator(&self, role: Role) -> String {
+        let scope = OperatorScope::Org(OrgId::new("o").unwrap());
+        let name = format!("{role} of o");
+        let reply = self.execute(AdminCommand::CreateOperator { name, role, scope });
+        let AdminReply::OperatorCreated { key, .. } = reply else { panic!() };
+        key.expose().to_owned()
     }
 
     pub(crate) fn operator(&self, role: Role) -> &OperatorRecord {
@@ -369,7 +392,12 @@ impl TestWorld {
 
     /// Signs in by key. Returns the cookie and the CSRF token.
     pub(crate) async fn sign_in(&self, role: Role) -> (String, String) {
-        let key = json!({ "key": self.key(role) });
+        self.sign_in_by(self.key(role)).await
+    }
+
+    /// Signs in with a key. Returns the cookie and the CSRF token.
+    pub(crate) async fn sign_in_by(&self, key: &str) -> (String, String) {
+        let key = json!({ "key": key });
         let answer = self.call(Method::POST, "/admin/v1/session", &[], key).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         let cookie = answer.headers[header::SET_COOKIE].to_str().unwrap();

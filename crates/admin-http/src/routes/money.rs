@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{AdminApp, unexpected};
 use crate::input::{JsonBody, PathName, QueryInput};
+use crate::org_scope::check_org;
 use crate::page::{PageQuery, RowPage};
 use crate::problem::ApiProblem;
 use crate::routes::{ById, bad_cursor};
@@ -231,7 +232,11 @@ pub(crate) async fn credit(
     Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<CreditQuery>,
 ) -> Result<Json<RowPage<Credit>>, ApiProblem> {
-    let mut rows = balances(&app, &who, query.org).await?;
+    if let Some(org) = &query.org {
+        check_org(&who.operator, org)?;
+    }
+    let org = query.org.or_else(|| who.operator.org.clone());
+    let mut rows = balances(&app, &who, org).await?;
     rows.sort_by(|one, other| one.project.cmp(&other.project));
     let rows = rows.into_iter().map(Credit::from);
     Ok(Json(RowPage::by(rows, query.limit, query.cursor.as_deref(), |row| row.project.clone())))

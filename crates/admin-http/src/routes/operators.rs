@@ -4,16 +4,18 @@ use axum::extract::State;
 use axum::response::NoContent;
 use axum::{Extension, Json};
 use headrace_admin::{AdminCommand, AdminReply};
-use headrace_identity::{OperatorId, OperatorRecord, Role};
+use headrace_domain::OrgId;
+use headrace_identity::{AccountId, OperatorId, OperatorRecord, OperatorScope, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::app::{AdminApp, unexpected};
 use crate::input::{JsonBody, PathName, QueryInput};
+use crate::org_scope::check_org;
 use crate::page::{PageQuery, RowPage};
 use crate::problem::ApiProblem;
 use crate::routes::{ById, CreatedBody};
-use crate::values::{Time, Title};
+use crate::values::{Name, Time, Title};
 use crate::who::AuthenticatedOperator;
 
 const CHANGED: &str = "operators";
@@ -26,6 +28,10 @@ pub(crate) struct Operator {
     name: String,
     /// `owner`, `admin`, `billing`, `developer` or `viewer`.
     role: &'static str,
+    /// The only organisation in which the operator has the role. `null` for all of them.
+    org: Option<String>,
+    /// The user that the operator is.
+    user: Option<String>,
     /// The last four characters of the key.
     hint: String,
     created: Time,
@@ -35,11 +41,13 @@ pub(crate) struct Operator {
 
 impl From<OperatorRecord> for Operator {
     fn from(of: OperatorRecord) -> Self {
-        let OperatorRecord { id, name, role, hint, created, revoked } = of;
+        let OperatorRecord { id, name, role, org, user, hint, created, revoked } = of;
         Self {
             id: id.to_string(),
             name,
             role: role.name(),
+            org: org.map(|org| org.to_string()),
+            user: user.map(String::from),
             hint,
             created: Time(created),
             revoked: revoked.map(Time),
@@ -54,14 +62,21 @@ pub(crate) struct NewOperator {
     /// Unique among the operators that are not revoked.
     #[schemars(with = "Title")]
     name: String,
+    /// Ignored for a user.
     role: RoleName,
+    /// The only organisation in which the operator has the role. If absent, it has the role in all of them.
+    #[schemars(with = "Option<Name>")]
+    org: Option<OrgId>,
+    /// The user that the operator is: `usr_…`. Its role is then the user's, in the user's organisation.
+    #[schemars(with = "Option<Name>")]
+    user: Option<AccountId>,
 }
 
 /// A role.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Role")]
-enum RoleName {
+pub(crate) enum RoleName {
     Owner,
     Admin,
     Billing,
@@ -105,7 +120,8 @@ pub(crate) async fn list(
     let AdminReply::Operators(operators) = app.run(&who, AdminCommand::ListOperators).await? else {
         return Err(ApiProblem::internal("the command answered with something else"));
     };
-    let operators = operators.into_iter().map(Operator::from);
+    let own = |operator: &OperatorRecord| who.operator.org.is_none() || operator.org == who.operator.org;
+    let operators = operators.into_iter().filter(own).map(Operator::from);
     Ok(Json(RowPage::by(operators, query.limit, query.cursor.as_deref(), |operator| operator.id.clone())))
 }
 
@@ -114,7 +130,20 @@ pub(crate) async fn create(
     Extension(who): Extension<AuthenticatedOperator>,
     JsonBody(new): JsonBody<NewOperator>,
 ) -> Result<CreatedBody<OperatorCreated>, ApiProblem> {
-    let create = AdminCommand::CreateOperator { name: new.name, role: new.role.into() };
+    let scope = match (who.operator.org.clone().or(new.org), new.user) {
+        (_, Some(user)) => OperatorScope::User(user),
+        (Some(org), None) => OperatorScope::Org(org),
+        (None, None) => OperatorScope::Server,
+    };
+    let user = match &scope {
+        OperatorScope::User(user) => app.directory().user(user).map(|user| user.org),
+        OperatorScope::Org(org) => Some(org.clone()),
+        OperatorScope::Server => None,
+    };
+    if let Some(org) = &user {
+        check_org(&who.operator, org)?;
+    }
+    let create = AdminCommand::CreateOperator { name: new.name, role: new.role.into(), scope };
     match app.run(&who, create).await? {
         AdminReply::OperatorCreated { operator, key } => {
             app.changed(CHANGED);

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use headrace_admin::{AdminCommand, AdminReply, SecretText};
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Region, TierName};
+use headrace_domain::{AdminCode, Endpoint, KeyId, ModelName, OrgId, ProjectId, Region, TierName};
 use headrace_identity::{
     AddressList, EndpointAccess, KeyChange, KeyDetails, KeyRecord, ModelAccess, OrgRecord, ProjectRecord,
     Revocation,
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{AdminApp, unexpected};
 use crate::input::{JsonBody, PathName, QueryInput};
+use crate::org_scope::{check_org, check_project, is_within};
 use crate::page::{PageQuery, RowPage};
 use crate::problem::ApiProblem;
 use crate::routes::{ById, CreatedBody};
@@ -337,9 +338,11 @@ pub(crate) struct KeysQuery {
 
 pub(crate) async fn list_orgs(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<Org>>, ApiProblem> {
-    let orgs = app.directory().orgs().into_iter().map(Org::from);
+    let orgs = app.directory().orgs().into_iter().filter(|org| is_within(&who.operator, &org.id));
+    let orgs = orgs.map(Org::from);
     Ok(Json(RowPage::by(orgs, query.limit, query.cursor.as_deref(), |org| org.id.clone())))
 }
 
@@ -384,10 +387,12 @@ pub(crate) async fn change_org(
 
 pub(crate) async fn list_projects(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<ProjectsQuery>,
 ) -> Result<Json<RowPage<Project>>, ApiProblem> {
     let of = |project: &ProjectRecord| query.org.as_ref().is_none_or(|org| project.org == *org);
-    let projects = app.directory().projects().into_iter().filter(of).map(Project::from);
+    let own = |project: &ProjectRecord| is_within(&who.operator, &project.org);
+    let projects = app.directory().projects().into_iter().filter(own).filter(of).map(Project::from);
     Ok(Json(RowPage::by(projects, query.limit, query.cursor.as_deref(), |project| project.id.clone())))
 }
 
@@ -397,6 +402,7 @@ pub(crate) async fn create_project(
     JsonBody(new): JsonBody<NewProject>,
 ) -> Result<CreatedBody<Project>, ApiProblem> {
     let NewProject { id, org, limits } = new;
+    check_org(&who.operator, &org)?;
     match app.run(&who, AdminCommand::CreateProject { id, org, limits: limits.map(Into::into) }).await? {
         AdminReply::ProjectCreated(project) => {
             app.changed(PROJECTS);
@@ -421,10 +427,12 @@ pub(crate) async fn change_project(
 
 pub(crate) async fn list_keys(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<KeysQuery>,
 ) -> Result<Json<RowPage<Key>>, ApiProblem> {
     let of = |key: &KeyRecord| query.project.as_ref().is_none_or(|project| key.project == *project);
-    let keys = app.directory().list().into_iter().filter(of).map(Key::from);
+    let own = |key: &KeyRecord| is_within(&who.operator, &key.org);
+    let keys = app.directory().list().into_iter().filter(own).filter(of).map(Key::from);
     Ok(Json(RowPage::by(keys, query.limit, query.cursor.as_deref(), |key| key.id.clone())))
 }
 
@@ -433,6 +441,11 @@ pub(crate) async fn create_key(
     Extension(who): Extension<AuthenticatedOperator>,
     JsonBody(new): JsonBody<NewKey>,
 ) -> Result<CreatedBody<KeyCreated>, ApiProblem> {
+    check_project(&app, &who.operator, &new.project)?;
+    if new.tier.is_some() && who.operator.org.is_some() {
+        let message = "only operators of the whole server assign tiers";
+        return Err(ApiProblem::new(AdminCode::Role, message).at(Some("tier")));
+    }
     let create = AdminCommand::CreateKey {
         project: new.project,
         name: new.name,

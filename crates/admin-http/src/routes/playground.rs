@@ -12,6 +12,7 @@ use headrace_identity::ProjectRecord;
 
 use crate::app::AdminApp;
 use crate::input::{is_json, read};
+use crate::org_scope::is_within;
 use crate::plays::{PlayEntry, StoredCall};
 use crate::problem::ApiProblem;
 use crate::seams::PlaygroundEndpoint;
@@ -61,7 +62,7 @@ pub(crate) async fn tokenize(
     Extension(who): Extension<AuthenticatedOperator>,
     request: Request,
 ) -> Result<Response, ApiProblem> {
-    let project = project(&app, request.headers())?;
+    let project = project(&app, &who, request.headers())?;
     let body = body(request).await?;
     // Tokenizing is free and changes nothing, so it needs no idempotency key.
     let played = app.play(&who, project, PlaygroundEndpoint::Tokenize, body).await;
@@ -88,7 +89,7 @@ async fn call(
     request: Request,
     ask: PlaygroundEndpoint,
 ) -> Result<Response, ApiProblem> {
-    let project = project(&app, request.headers())?;
+    let project = project(&app, &who, request.headers())?;
     let key = idempotency_key(request.headers())?;
     let body = body(request).await?;
     let mut asked = blake3::Hasher::new();
@@ -194,13 +195,18 @@ async fn body(request: Request) -> Result<bytes::Bytes, ApiProblem> {
     read(request, MAX_CALL_BYTES).await
 }
 
-fn project(app: &AdminApp, headers: &HeaderMap) -> Result<ProjectRecord, ApiProblem> {
+fn project(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    headers: &HeaderMap,
+) -> Result<ProjectRecord, ApiProblem> {
     let missing =
         || ApiProblem::form(Some(PROJECT), format!("the header `{PROJECT}` names the project that pays"));
     let named = headers.get(PROJECT).and_then(|value| value.to_str().ok()).ok_or_else(missing)?;
     let id = ProjectId::new(named).map_err(|error| ApiProblem::form(Some(PROJECT), error.to_string()))?;
     let unknown = || ApiProblem::not_found(format!("there is no project `{id}`")).at(Some(PROJECT));
-    app.directory().project(&id).ok_or_else(unknown)
+    let found = app.directory().project(&id).filter(|found| is_within(&who.operator, &found.org));
+    found.ok_or_else(unknown)
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<String, ApiProblem> {

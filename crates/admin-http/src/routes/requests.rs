@@ -1,7 +1,7 @@
 //! Calls: search, views of one call, comparison, usage and caches. The JSON comes from [`CallRecords`].
 
-use axum::Json;
 use axum::extract::State;
+use axum::{Extension, Json};
 use headrace_domain::ProjectId;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -9,11 +9,13 @@ use serde_json::Value;
 
 use crate::app::AdminApp;
 use crate::input::{PathName, QueryInput};
+use crate::org_scope::{is_within, narrow};
 use crate::problem::ApiProblem;
 use crate::routes::gateways;
 use crate::routes::search::{Search, query};
 use crate::seams::{CallRecords, CallView};
 use crate::values::Name;
+use crate::who::AuthenticatedOperator;
 
 query! {
     /// Filters and groups for usage.
@@ -83,65 +85,95 @@ async fn ask<T: Send + 'static>(
 
 pub(crate) async fn search(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<Search>,
 ) -> Result<Json<Value>, ApiProblem> {
-    gateways::search(&app, query.ask()?).await.map(Json)
+    let mut ask = query.ask()?;
+    narrow(&who.operator, &mut ask.named)?;
+    gateways::search(&app, ask).await.map(Json)
 }
 
-async fn look(app: AdminApp, id: String, what: CallView) -> Result<Json<Value>, ApiProblem> {
+async fn look(
+    app: AdminApp,
+    who: &AuthenticatedOperator,
+    id: String,
+    what: CallView,
+) -> Result<Json<Value>, ApiProblem> {
+    check_call(&app, who, &id).await?;
     gateways::look(&app, id, what).await?.map(Json).ok_or_else(gone)
+}
+
+/// Checks that a call belongs to the operator's organisation. Calls of others answer as missing.
+async fn check_call(app: &AdminApp, who: &AuthenticatedOperator, id: &str) -> Result<(), ApiProblem> {
+    let Some(org) = &who.operator.org else { return Ok(()) };
+    let trace = gateways::look(app, id.to_owned(), CallView::Trace).await?.ok_or_else(gone)?;
+    match trace["org"] == org.as_str() {
+        true => Ok(()),
+        false => Err(gone()),
+    }
 }
 
 pub(crate) async fn one(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
-    look(app, call.id, CallView::Trace).await
+    look(app, &who, call.id, CallView::Trace).await
 }
 
 pub(crate) async fn explain(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
-    look(app, call.id, CallView::Explain).await
+    look(app, &who, call.id, CallView::Explain).await
 }
 
 pub(crate) async fn beside(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
-    look(app, call.id, CallView::Beside).await
+    look(app, &who, call.id, CallView::Beside).await
 }
 
 pub(crate) async fn cost(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
-    look(app, call.id, CallView::Cost).await
+    look(app, &who, call.id, CallView::Cost).await
 }
 
 pub(crate) async fn compare(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<CompareQuery>,
 ) -> Result<Json<Value>, ApiProblem> {
     let CompareQuery { a, b } = query;
+    check_call(&app, &who, &a).await?;
+    check_call(&app, &who, &b).await?;
     ask(&app, move |calls| calls.compare(&a, &b)).await?.map(Json).ok_or_else(gone)
 }
 
 pub(crate) async fn usage(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<UsageQuery>,
 ) -> Result<Json<Value>, ApiProblem> {
-    let named = query.named();
+    let mut named = query.named();
+    narrow(&who.operator, &mut named)?;
     ask(&app, move |calls| calls.usage(&named)).await.map(Json)
 }
 
 pub(crate) async fn statement(
     State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<StatementQuery>,
 ) -> Result<Json<Value>, ApiProblem> {
     let StatementQuery { project, month } = query;
-    if app.directory().project(&project).is_none() {
+    let found = app.directory().project(&project);
+    if found.is_none_or(|found| !is_within(&who.operator, &found.org)) {
         return Err(ApiProblem::not_found(format!("there is no project `{project}`")).at(Some("project")));
     }
     ask(&app, move |calls| calls.statement(&project, &month)).await.map(Json)

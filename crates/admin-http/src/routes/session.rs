@@ -38,6 +38,8 @@ pub(crate) struct Session {
     id: String,
     /// What the operator may do: `owner`, `admin`, `billing`, `developer` or `viewer`.
     role: &'static str,
+    /// The only organisation that the operator sees and changes. `null` for all of them.
+    org: Option<String>,
     /// The CSRF token for the header `x-headrace-csrf` of acts. `null` if the request came with a key.
     csrf: Option<String>,
     /// When the session ends at the latest. `null` if the request came with a key.
@@ -48,11 +50,14 @@ pub(crate) struct Session {
 
 impl Session {
     fn of(operator: &OperatorRecord, table: &AccessTable) -> Self {
-        let may = table.routes().filter(|(_, access)| access.allows(operator.role)).map(|(route, _)| route);
+        let is_open = |route: &str| operator.org.is_none() || crate::org_scope::is_open(route);
+        let may = table.routes().filter(|(route, access)| access.allows(operator.role) && is_open(route));
+        let may = may.map(|(route, _)| route);
         Self {
             operator: operator.name.clone(),
             id: operator.id.to_string(),
             role: operator.role.name(),
+            org: operator.org.as_ref().map(ToString::to_string),
             csrf: None,
             expires: None,
             may: may.collect(),

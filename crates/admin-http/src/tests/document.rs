@@ -5,83 +5,101 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// The expected access of every route, independent of the router: o(wner), a(dmin), b(illing), d(eveloper), v(iewer),
-/// and - for clients that are not signed in.
+/// The expected access of every route, independent of the router: o(wner), a(dmin), b(illing), d(eveloper), v(iewer) of the
+/// whole server, the same in capitals for those of one organisation, and - for clients that are not signed in.
 const EXPECTED: &[(&str, &str)] = &[
-    ("DELETE /operators/{id}", "o"),
-    ("DELETE /session", "oabdv"),
+    ("DELETE /operators/{id}", "oO"),
+    ("DELETE /scim/{id}", "oO"),
+    ("DELETE /service-accounts/{id}", "oaOA"),
+    ("DELETE /session", "oabdvOABDV"),
     ("DELETE /tiers/{id}", "oa"),
     ("DELETE /budgets/{id}", "oab"),
     ("GET /budgets", "oab"),
     ("GET /budget-alerts", "oab"),
     ("POST /budgets/{id}/raise", "oab"),
     ("PUT /budgets/{id}", "oab"),
+    ("DELETE /users/{id}", "oaOA"),
     ("GET /audit", "oa"),
     ("GET /cache", "oabdv"),
     ("GET /checkpoints", "oa"),
     ("GET /checkpoints/{name}/inspect", "oa"),
-    ("GET /credit", "oab"),
+    ("GET /credit", "oabOAB"),
     ("GET /events", "oabdv"),
+    ("GET /groups", "oaOA"),
     ("GET /holds", "oab"),
-    ("GET /keys", "oabdv"),
+    ("GET /keys", "oabdvOABDV"),
     ("GET /ledger/totals", "oab"),
     ("GET /margin", "oab"),
-    ("GET /models", "oabdv"),
+    ("GET /models", "oabdvOABDV"),
     ("GET /models/{name}/doctor", "oad"),
     ("GET /models/{name}/inspect", "oad"),
     ("GET /now", "oabdv"),
-    ("GET /openapi.json", "oabdv-"),
-    ("GET /operators", "o"),
-    ("GET /orgs", "oabdv"),
-    ("GET /prices", "oabdv"),
-    ("GET /projects", "oabdv"),
-    ("GET /projects/{id}/grants", "oab"),
-    ("GET /requests", "oabdv"),
-    ("GET /requests/compare", "oabdv"),
-    ("GET /requests/{id}", "oabdv"),
+    ("GET /openapi.json", "oabdv-OABDV"),
+    ("GET /operators", "oO"),
+    ("GET /orgs", "oabdvOABDV"),
+    ("GET /prices", "oabdvOABDV"),
+    ("GET /projects", "oabdvOABDV"),
+    ("GET /projects/{id}/grants", "oabOAB"),
+    ("GET /requests", "oabdvOABDV"),
+    ("GET /requests/compare", "oabdvOABDV"),
+    ("GET /requests/{id}", "oabdvOABDV"),
     ("GET /requests/{id}/beside", "oabdv"),
-    ("GET /requests/{id}/cost", "oabdv"),
-    ("GET /requests/{id}/explain", "oabdv"),
+    ("GET /requests/{id}/cost", "oabdvOABDV"),
+    ("GET /requests/{id}/explain", "oabdvOABDV"),
     ("GET /routes", "oabdv"),
-    ("GET /session", "oabdv"),
+    ("GET /scim", "oO"),
+    ("GET /service-accounts", "oadOAD"),
+    ("GET /service-accounts/{id}", "oadOAD"),
+    ("GET /session", "oabdvOABDV"),
     ("GET /settings", "oabdv"),
     ("GET /shadow", "oab"),
-    ("GET /statement", "oab"),
+    ("GET /statement", "oabOAB"),
     ("GET /status", "oabdv"),
     ("GET /tiers", "oabdv"),
     ("GET /upstreams", "oabdv"),
-    ("GET /usage", "oabdv"),
-    ("PATCH /keys/{id}", "oad"),
+    ("GET /usage", "oabdvOABDV"),
+    ("GET /users", "oaOA"),
+    ("GET /users/{id}", "oaOA"),
+    ("PATCH /groups/{id}", "oaOA"),
+    ("PATCH /keys/{id}", "oadOAD"),
     ("PATCH /orgs/{id}", "oa"),
-    ("PATCH /projects/{id}", "oa"),
-    ("POST /keys", "oad"),
-    ("POST /keys/{id}/revoke", "oad"),
-    ("POST /keys/{id}/rotate", "oad"),
+    ("PATCH /projects/{id}", "oaOA"),
+    ("PATCH /users/{id}", "oaOA"),
+    ("POST /keys", "oadOAD"),
+    ("POST /keys/{id}/revoke", "oadOAD"),
+    ("POST /keys/{id}/rotate", "oadOAD"),
     ("POST /ledger/accounts", "oa"),
     ("POST /ledger/clock", "oa"),
     ("POST /ledger/verify", "oab"),
     ("POST /models/{name}/render", "oad"),
     ("POST /models/{name}/tokenize", "oad"),
-    ("POST /operators", "o"),
-    ("POST /operators/{id}/link", "o"),
+    ("POST /operators", "oO"),
+    ("POST /operators/{id}/link", "oO"),
     ("POST /orgs", "oa"),
-    ("POST /playground/chat/completions", "oad"),
-    ("POST /playground/messages", "oad"),
-    ("POST /playground/responses", "oad"),
-    ("POST /playground/stop", "oad"),
-    ("POST /playground/tokenize", "oad"),
-    ("POST /projects", "oa"),
+    ("POST /playground/chat/completions", "oadOAD"),
+    ("POST /playground/messages", "oadOAD"),
+    ("POST /playground/responses", "oadOAD"),
+    ("POST /playground/stop", "oadOAD"),
+    ("POST /playground/tokenize", "oadOAD"),
+    ("POST /projects", "oaOA"),
     ("POST /projects/{id}/credit", "oab"),
     ("POST /reload", "oa"),
     ("POST /routes/{name}/resume", "oa"),
-    ("POST /session", "oabdv-"),
+    ("POST /scim", "oO"),
+    ("POST /service-accounts", "oaOA"),
+    ("POST /service-accounts/{id}/activate", "oaOA"),
+    ("POST /service-accounts/{id}/deactivate", "oaOA"),
+    ("POST /session", "oabdv-OABDV"),
     ("POST /tiers", "oa"),
     ("POST /upstreams/{name}/drain", "oa"),
     ("POST /upstreams/{name}/probe", "oa"),
     ("POST /upstreams/{name}/resume", "oa"),
+    ("POST /users", "oaOA"),
+    ("POST /users/{id}/activate", "oaOA"),
+    ("POST /users/{id}/deactivate", "oaOA"),
     ("PUT /keys/{id}/tier", "oa"),
     ("PUT /orgs/{id}/tier", "oa"),
-    ("PUT /projects/{id}/budget", "oab"),
+    ("PUT /projects/{id}/budget", "oabOAB"),
     ("PUT /projects/{id}/tier", "oa"),
     ("PUT /tiers/{id}", "oa"),
 ];
@@ -105,45 +123,63 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
     let expected: BTreeMap<_, _> = EXPECTED.iter().copied().collect();
     let routes = walked();
     assert_eq!(routes, expected.keys().map(|route| (*route).to_owned()).collect::<Vec<_>>());
-    let callers = [
-        ('o', Some(Role::Owner)),
-        ('a', Some(Role::Admin)),
-        ('b', Some(Role::Billing)),
-        ('d', Some(Role::Developer)),
-        ('v', Some(Role::Viewer)),
-        ('-', None),
-    ];
+    let letter = |role: Role| role.name().chars().next().unwrap();
     for route in &routes {
-        for (letter, role) in callers {
-            // A new server each time, because routes change state and wrong keys are counted.
-            let world = TestWorld::new();
-            let (method, path) = route.split_once(' ').unwrap();
-            let path = format!("/admin/v1{}", path.replace("{id}", "none").replace("{name}", "none"));
-            let key = role.map(|role| format!("Bearer {}", world.key(role)));
-            let headers: Vec<_> = key.iter().map(|key| ("authorization", key.as_str())).collect();
-            let method: Method = method.parse().unwrap();
-            let body = if method == Method::GET { Value::Null } else { json!({}) };
-            if route == "GET /events" && role.is_some() {
-                let request = Request::get(&path).header("host", HOST).header("authorization", headers[0].1);
-                let answer = world.open(request.body(Body::empty()).unwrap()).await;
-                assert_eq!(answer.status().as_u16(), 200, "it has no end: {role:?}");
-                continue;
-            }
-            let answer = world.call(method.clone(), &path, &headers, body).await;
+        for (role, within) in Role::ALL.into_iter().flat_map(|role| [(role, false), (role, true)]) {
+            let letter = if within { letter(role).to_ascii_uppercase() } else { letter(role) };
             let may = expected[route.as_str()].contains(letter);
-            let status = answer.status.as_u16();
-            let is_let_in = !matches!(status, 401 | 403);
-            assert_eq!(is_let_in, may, "{route} by {role:?}: {answer:?}");
-            assert_ne!(status, 500, "{route} by {role:?}: {answer:?}");
-            if !may {
-                let (status, code) = if role.is_none() { (401, "not_signed_in") } else { (403, "role") };
-                assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{route} by {role:?}");
-            }
-            if method == Method::GET && role.is_none() {
-                let head = world.call(Method::HEAD, &path, &headers, Value::Null).await;
-                assert_eq!(head.status, answer.status, "HEAD {path}");
+            for session in [false, true] {
+                check_access(route, Some((role, within)), session, may).await;
             }
         }
+        check_access(route, None, false, expected[route.as_str()].contains('-')).await;
+    }
+}
+
+/// Calls a route with the key or with a session of an operator, and checks whether it is let in.
+async fn check_access(route: &str, who: Option<(Role, bool)>, session: bool, may: bool) {
+    // A new server each time, because routes change state and wrong keys are counted.
+    let world = TestWorld::new();
+    let (method, path) = route.split_once(' ').unwrap();
+    let path = format!("/admin/v1{}", path.replace("{id}", "none").replace("{name}", "none"));
+    let method: Method = method.parse().unwrap();
+    let key = who.map(|(role, within)| match within {
+        false => world.key(role).to_owned(),
+        true => world.org_operator(role),
+    });
+    let mut headers: Vec<(&str, String)> = Vec::new();
+    match (&key, session) {
+        (Some(key), true) => {
+            let (cookie, csrf) = world.sign_in_by(key).await;
+            headers.extend([("cookie", cookie), (CSRF_HEADER, csrf)]);
+        }
+        (Some(key), false) => headers.push(("authorization", format!("Bearer {key}"))),
+        (None, _) => {}
+    }
+    let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let body = if method == Method::GET { Value::Null } else { json!({}) };
+    let told = format!("{route} by {who:?}, session {session}");
+    if route == "GET /events" && may {
+        let mut request = Request::get(&path).header("host", HOST);
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let answer = world.open(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status().as_u16(), 200, "it has no end: {told}");
+        return;
+    }
+    let answer = world.call(method.clone(), &path, &headers, body).await;
+    let status = answer.status.as_u16();
+    let is_let_in = !matches!(status, 401 | 403);
+    assert_eq!(is_let_in, may, "{told}: {answer:?}");
+    assert_ne!(status, 500, "{told}: {answer:?}");
+    if !may {
+        let expected = if who.is_none() { (401, "not_signed_in") } else { (403, "role") };
+        assert_eq!((status, answer.code()), expected, "{told}");
+    }
+    if method == Method::GET && who.is_none() {
+        let head = world.call(Method::HEAD, &path, &headers, Value::Null).await;
+        assert_eq!(head.status, answer.status, "HEAD {path}");
     }
 }
 
@@ -234,6 +270,7 @@ commands! {
     SetKeyRegions => "PATCH /keys/{id}";
     SetKeyLimits => "PATCH /keys/{id}";
     Tiers => "GET /tiers" | "POST /tiers" | "PUT /tiers/{id}" | "DELETE /tiers/{id}" | "PUT /orgs/{id}/tier" | "PUT /projects/{id}/tier" | "PUT /keys/{id}/tier";
+    Accounts => "GET /users" | "POST /users" | "GET /users/{id}" | "PATCH /users/{id}" | "DELETE /users/{id}" | "POST /users/{id}/deactivate" | "POST /users/{id}/activate" | "GET /service-accounts" | "POST /service-accounts" | "GET /service-accounts/{id}" | "DELETE /service-accounts/{id}" | "POST /service-accounts/{id}/deactivate" | "POST /service-accounts/{id}/activate" | "GET /groups" | "PATCH /groups/{id}" | "GET /scim" | "POST /scim" | "DELETE /scim/{id}";
     ChangeKey => "PATCH /keys/{id}";
     SetProjectLimits => "PATCH /projects/{id}";
     GrantCredit => "POST /projects/{id}/credit";
