@@ -111,6 +111,10 @@ COMPARE = {"a": "a", "b": "b", "sentence": "B took 1.1 s longer, nearly all of i
            "facts": [{"name": "model", "a": "headrace-demo", "b": HOSTILE}]}
 
 
+def user_row(at, name, org="acme", email=None, role=None):
+    return {"id": f"usr_{at}", "org": org, "name": name, "display_name": None, "email": email, "external_id": None, "login": None, "role": role, "effective_role": role, "groups": [HOSTILE], "active": True, "created": stamp(9e5), "changed": stamp(9e5)}
+
+
 class Books:
     """What the canned answers remember, so that a test can count."""
 
@@ -119,6 +123,9 @@ class Books:
         self.executions = {}
         self.keys = [key_row(at) for at in range(5)]
         self.role = "owner"
+        self.users = [user_row(at, name) for at, name in enumerate(["ann", HOSTILE])]
+        self.tiers = [{"name": "basic", "models": ["headrace-demo"], "max_context_tokens": 8192, "max_output_tokens": None, "reasoning": False, "limits": LIMITS, "created": stamp(9e5)}]
+        self.assigned = []
         self.signed_in = False
         self.broken = set()
         self.projects = []
@@ -147,7 +154,7 @@ def page(rows, query, default=100):
 
 MAY = [line.strip() for line in """GET /status|GET /now|GET /events|GET /requests|GET /requests/{id}|GET /requests/{id}/explain|GET /requests/{id}/beside|GET /requests/{id}/cost|GET /requests/compare|GET /cache|GET /usage|GET /models|GET /prices|GET /routes|GET /upstreams|GET /orgs
 |GET /projects|GET /keys""".split("|")]
-MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
+MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
 |POST /projects/{id}/credit|PUT /projects/{id}/budget|GET /ledger/totals|POST /ledger/verify|GET /holds|GET /margin|GET /statement|GET /shadow|GET /audit|GET /settings|POST /reload|POST /routes/{name}/resume|POST /upstreams/{name}/drain|POST /upstreams/{name}/resume
 |POST /upstreams/{name}/probe|POST /playground/chat/completions|POST /playground/tokenize|POST /models/{name}/render|POST /models/{name}/tokenize|GET /models/{name}/doctor""".split("|")]
 
@@ -242,6 +249,76 @@ def post_revoke(asked, which):
         if key["id"] == which:
             key["revoked"] = stamp()
     return {"id": which, "durability": "written", "why": None}
+
+
+@routes("POST", "keys/([^/]+)/rotate")
+def post_rotate(asked, which):
+    key = next(key for key in BOOKS.keys if key["id"] == which)
+    key["former_until"] = stamp(-asked.body["overlap_seconds"])
+    return {"key": key, "secret": "sk-rotated-once-0123456789"}
+
+
+@routes("GET", "users")
+def get_users(asked):
+    return page(BOOKS.users, asked.query)
+
+
+@routes("POST", "users")
+def post_users(asked):
+    BOOKS.users.append(user_row(len(BOOKS.users), asked.body["name"], org=asked.body["org"], email=asked.body["email"], role=asked.body["role"]))
+    return 201, BOOKS.users[-1]
+
+
+@routes("PATCH", "users/([^/]+)")
+def patch_user(asked, which):
+    user = next(user for user in BOOKS.users if user["id"] == which)
+    user.update(role=asked.body["role"], effective_role=asked.body["role"])
+    return user
+
+
+@routes("POST", "users/([^/]+)/(deactivate|activate)")
+def post_user_state(asked, which, act):
+    user = next(user for user in BOOKS.users if user["id"] == which)
+    user["active"] = act == "activate"
+    return user
+
+
+@routes("DELETE", "users/([^/]+)")
+def delete_user(asked, which):
+    BOOKS.users = [user for user in BOOKS.users if user["id"] != which]
+    return 204, None
+
+
+@routes("GET", "service-accounts")
+def get_service_accounts(asked):
+    return page([{"id": "svc_1", "org": "acme", "project": "web", "name": HOSTILE, "active": True, "created": stamp(9e5), "changed": stamp(9e5)}], asked.query)
+
+
+@routes("GET", "groups")
+def get_groups(asked):
+    return page([{"id": "grp_1", "org": "acme", "name": HOSTILE, "members": 12, "role": "viewer", "tier": None, "created": stamp(9e5), "changed": stamp(9e5)}], asked.query)
+
+
+@routes("GET", "scim")
+def get_scim(asked):
+    return page([{"id": "scim_1", "org": "acme", "hint": "wxyz", "issuer": HOSTILE, "created": stamp(9e5), "revoked": None}], asked.query)
+
+
+@routes("GET", "tiers")
+def get_tiers(asked):
+    return page(BOOKS.tiers, asked.query)
+
+
+@routes("POST", "tiers")
+def post_tiers(asked):
+    BOOKS.tiers.append({"name": asked.body["name"], "created": stamp(), **asked.body["rules"]})
+    return 201, BOOKS.tiers[-1]
+
+
+@routes("PUT", "(orgs|projects)/([^/]+)/tier")
+def put_tier(asked, what, which):
+    BOOKS.assigned.append((what, which, asked.body["tier"]))
+    return asked.body
 
 
 @routes("GET", "orgs")

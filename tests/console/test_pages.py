@@ -12,7 +12,7 @@ from conftest import PAGES, ROOT, WIDTHS
 from fixture import HOSTILE, ROWS
 
 REQUEST = "requests/req_00000000000000000000000000000006"
-MORE = ["prompt?tab=tokenize", "prompt?tab=doctor", REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators",
+MORE = ["prompt?tab=tokenize", "prompt?tab=doctor", REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators", "users?tab=service-accounts", "users?tab=groups", "users?tab=scim",
         *(f"money?tab={tab}" for tab in ["spend", "holds", "prices", "margin", "statement", "ledger"]), "models?tab=upstreams", "models?tab=routes", "cache?by=prefix"]
 
 
@@ -371,6 +371,58 @@ def test_a_key_is_made_shown_once_and_revoked(canned, tabs, books):
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     page.wait_for_function("() => document.querySelector('.toasts')?.textContent.includes('Revoked')")
     assert books.keys[-1]["name"] == "robot" and books.keys[-1]["revoked"]
+
+
+def test_a_key_is_rotated_and_its_new_secret_is_shown_once(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("keys")
+    page.get_by_role("button", name="Rotate", exact=True).first.click()
+    page.get_by_label("Hours").fill("2")
+    page.get_by_role("dialog").get_by_role("button", name="Rotate").click()
+    page.get_by_text("sk-rotated-once-0123456789").wait_for()
+    page.get_by_role("button", name="I have it").click()
+    tab.settle()
+    assert "sk-rotated-once" not in page.content()
+    assert page.get_by_text("former secret until").count() == 1
+
+
+def test_a_user_is_created_gets_a_role_and_is_deactivated(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("users")
+    page.get_by_role("button", name="New user").click()
+    page.get_by_label("Name", exact=True).fill("robin")
+    page.get_by_label("Role", exact=True).select_option("billing")
+    page.get_by_role("button", name="Create user").click()
+    row = page.get_by_role("row").filter(has_text="robin")
+    row.get_by_text("billing").wait_for()
+    row.get_by_role("button", name="Deactivate").click()
+    page.get_by_role("dialog").get_by_role("button", name="Deactivate").click()
+    row.get_by_text("not active").wait_for()
+    assert not books.users[-1]["active"] and books.users[-1]["role"] == "billing"
+    row.get_by_role("button", name="Activate").click()
+    row.get_by_role("button", name="Deactivate").wait_for()
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    row.wait_for(state="detached")
+    assert all(user["name"] != "robin" for user in books.users)
+
+
+def test_a_tier_is_created_and_assigned(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("tiers")
+    page.get_by_role("button", name="New tier").click()
+    page.get_by_label("Name", exact=True).fill("gold")
+    page.get_by_label("Context").fill("4096")
+    page.get_by_label("Reasoning").select_option("no")
+    page.get_by_role("button", name="Create tier").click()
+    row = page.get_by_role("row").filter(has_text="gold")
+    row.wait_for()
+    assert (books.tiers[-1]["max_context_tokens"], books.tiers[-1]["reasoning"]) == (4096, False)
+    row.get_by_role("button", name="Assign").click()
+    page.get_by_label("To", exact=True).select_option("projects/web")
+    page.get_by_role("dialog").get_by_role("button", name="Assign").click()
+    page.wait_for_function("() => document.querySelector('.toasts')?.textContent.includes('Assigned')")
+    assert books.assigned == [("projects", "web", "gold")]
 
 
 def test_a_new_keys_only_sight_does_not_close_without_a_word(canned, tabs):

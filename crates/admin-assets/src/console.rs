@@ -67,6 +67,8 @@ static FILES: &[File] = files![
     "js/pages/requests.js",
     "js/pages/settings.js",
     "js/pages/sign-in.js",
+    "js/pages/tiers.js",
+    "js/pages/users.js",
     "js/palette.js",
     "js/playground/call.js",
     "js/playground/code.js",

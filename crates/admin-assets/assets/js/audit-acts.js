@@ -2,6 +2,21 @@
 // shown as the server writes it.
 
 const ACTS = {
+  'key.rotate': ['Key rotated', 'info'],
+  'user.create': ['User created', 'good'],
+  'user.change': ['User changed', 'info'],
+  'user.deactivate': ['User deactivated', 'warn'],
+  'user.activate': ['User activated', 'good'],
+  'user.remove': ['User removed', 'warn'],
+  'service_account.create': ['Service account created', 'good'],
+  'service_account.deactivate': ['Service account deactivated', 'warn'],
+  'service_account.activate': ['Service account activated', 'good'],
+  'service_account.remove': ['Service account removed', 'warn'],
+  'group.create': ['Group created', 'good'],
+  'group.change': ['Group changed', 'info'],
+  'group.remove': ['Group removed', 'warn'],
+  'scim.create': ['SCIM credential created', 'good'],
+  'scim.revoke': ['SCIM credential revoked', 'warn'],
   'key.create': ['Key created', 'good'],
   'key.revoke': ['Key revoked', 'warn'],
   'key.limits': ['Limits of a key', 'info'],

@@ -21,7 +21,15 @@ export async function showOperators(draw, signal) {
           sort: (row) => row.name,
           cell: (row) => [h('b', {}, row.name), h('div', { class: 'mono small muted' }, row.id)],
         },
-        { name: 'Role', sort: (row) => row.role, cell: (row) => badge(row.role, 'info') },
+        {
+          name: 'Role',
+          sort: (row) => row.role,
+          cell: (row) => [
+            badge(row.role, 'info'),
+            row.org && h('div', { class: 'small muted' }, `in ${row.org}`),
+            row.user && h('div', { class: 'mono small muted' }, row.user),
+          ],
+        },
         { name: 'Created', cell: (row) => when(row.created) },
         { name: 'State', cell: (row) => (row.revoked ? badge('removed', 'bad') : badge('active', 'good')) },
         {
@@ -61,8 +69,12 @@ export async function newOperator(draw) {
           ['owner', 'Owner: everything'],
         ],
       }),
+      org: field('Organisation', {
+        placeholder: 'all',
+        hint: 'The only organisation in which the operator has the role.',
+      }),
     },
-    act: (values) => post('operators', values),
+    act: ({ org, ...values }) => post('operators', org ? { ...values, org } : values),
   });
   if (created?.key) await showSecret('The new operator’s key', created.key);
   draw();

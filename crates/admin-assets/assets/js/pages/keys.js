@@ -218,6 +218,11 @@ function state(key) {
   if (key.revoked)
     return [badge('revoked', 'bad'), h('div', { class: 'small muted' }, when(key.revoked, { ago: true }))];
   if (key.expires && new Date(key.expires) < new Date()) return badge('expired', 'warn');
+  if (key.former_until && new Date(key.former_until) > new Date())
+    return [
+      badge('active', 'good'),
+      h('div', { class: 'small muted' }, 'former secret until ', when(key.former_until)),
+    ];
   return badge('active', 'good');
 }
 
@@ -236,8 +241,29 @@ function keyActs(key, draw) {
       button('Limits', () => editLimits(`keys/${segment(key.id)}`, key.name, key.limits, draw), {
         kind: 'small',
       }),
+    may('POST /keys/{id}/rotate') && button('Rotate', () => rotate(key, draw), { kind: 'small' }),
     may('POST /keys/{id}/revoke') && button('Revoke', () => revoke(key, draw), { kind: 'small' }),
   );
+}
+
+/** Gives a key another secret, which is shown once. */
+async function rotate(key, draw) {
+  const rotated = await formDialog(`Rotate “${key.name}”`, {
+    submit: 'Rotate',
+    intro: 'The key keeps its id, limits and usage, and gets another secret.',
+    fields: {
+      hours: field('Hours', {
+        kind: 'number',
+        value: 24,
+        required: true,
+        hint: 'For how long the former secret still works. 0 ends it at once.',
+      }),
+    },
+    act: ({ hours }) =>
+      post(`keys/${segment(key.id)}/rotate`, { overlap_seconds: Math.round(Number(hours) * 3600) }),
+  });
+  if (rotated?.secret) await showSecret('The key’s new secret', rotated.secret);
+  draw();
 }
 
 async function revoke(key, draw) {
