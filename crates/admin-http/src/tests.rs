@@ -124,7 +124,7 @@ impl PromptInspector for EchoServer {
     }
 }
 
-/// A store with two calls: `req_1` of the organisation `o`, and `req_2` of another one.
+/// A store with two calls: `req_1` of the organisation `o`, and `req_other` of another one.
 struct OneCall {
     ended: broadcast::Sender<Value>,
 }
@@ -141,13 +141,13 @@ impl CallRecords for OneCall {
     fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError> {
         let org = match id {
             "req_1" => "o",
-            "req_2" => "other",
+            "req_other" => "other",
             _ => return Ok(None),
         };
         Ok(Some(json!({ "id": id, "what": format!("{what:?}"), "org": org })))
     }
     fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
-        let is_known = |id: &str| matches!(id, "req_1" | "req_2");
+        let is_known = |id: &str| matches!(id, "req_1" | "req_other");
         Ok((is_known(a) && is_known(b)).then(|| json!({ "a": a, "b": b })))
     }
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {

@@ -72,9 +72,9 @@ async fn what_belongs_to_another_organisation_answers_as_missing() {
         get("/users?org=other"),
         get("/usage?org=other"),
         get("/requests?org=other"),
-        get("/requests/req_2"),
-        get("/requests/req_2/cost"),
-        get("/requests/compare?a=req_1&b=req_2"),
+        get("/requests/req_other"),
+        get("/requests/req_other/cost"),
+        get("/requests/compare?a=req_1&b=req_other"),
     ];
     for (method, path, body) in rows {
         let method: Method = method.parse().unwrap();

@@ -418,6 +418,41 @@ fn a_program_that_knows_no_regions_does_not_pass_over_them() {
     assert_eq!(SqliteKeyStore::open(&path).unwrap().load_all().unwrap().orgs, [org_record(0)]);
 }
 
+/// Makes a file as the program before had it: without the tables of accounts and of operators' scopes.
+const DOWNGRADE: &str = "DROP TABLE accounts; DROP TABLE operator_scopes;";
+
+#[test]
+fn an_older_file_takes_accounts_and_programs_that_do_not_know_them_refuse_it_from_then_on() {
+    let (_dir, path) = file();
+    let version = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = crate::sqlite::open(&path, CommitDurability::Full, true).await.unwrap();
+            let (version,): (i32,) =
+                sqlx::query_as("PRAGMA user_version").fetch_one(&mut connection).await.unwrap();
+            connection.close().await.unwrap();
+            version
+        })
+    };
+    let anywhere = OrgRecord { regions: Residency::Anywhere, ..org_record(0) };
+    SqliteKeyStore::open(&path).unwrap().upsert_org(&anywhere, &entry(1)).unwrap();
+    alter(&path, DOWNGRADE).unwrap();
+    let store = SqliteKeyStore::open(&path).unwrap();
+    assert_eq!(store.load_all().unwrap().accounts, []);
+    drop(store);
+    assert_eq!(version(), 1, "there is no account: older programs may read the file");
+    let store = SqliteKeyStore::open(&path).unwrap();
+    let profile = UserProfile::new("ann");
+    let (created, changed) = (UnixNanos::new(5), UnixNanos::new(5));
+    let id = AccountId::new("usr_1").unwrap();
+    let user = UserRecord { id, org: anywhere.id, profile, version: 1, created, changed, removed: None };
+    let account = StoredAccount { hash: None, record: AccountRecord::User(user) };
+    headrace_identity::AccountStore::put_account(&store, &account, &entry(2)).unwrap();
+    drop(store);
+    assert_eq!(version(), account_rows::WITH_ACCOUNTS);
+    assert_eq!(SqliteKeyStore::open(&path).unwrap().load_all().unwrap().accounts, [account]);
+}
+
 #[test]
 fn newer_foreign_and_damaged_files_are_refused() {
     type Row = (&'static str, fn(&StoreError) -> bool);
