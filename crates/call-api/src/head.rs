@@ -22,7 +22,7 @@ pub struct RequestHead {
 pub struct CallerInfo {
     /// The caller's credential headers.
     pub credentials: Credentials,
-    /// The peer of the connection.
+    /// The client's address.
     pub peer: PeerAddress,
     /// The `traceparent` header, if it was text.
     pub traceparent: Option<String>,
@@ -54,10 +54,10 @@ impl CallerInfo {
 /// Headers by which a dialect changes the meaning of a body. They are forwarded with a relayed body.
 pub const DIALECT_HEADERS: [&str; 3] = ["anthropic-version", "anthropic-beta", "openai-beta"];
 
-/// The other end of a connection.
+/// The client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerAddress {
-    /// The socket's peer address. It is the proxy's, if there is one.
+    /// The socket's peer address, or the address that a trusted proxy names, with port 0.
     pub address: SocketAddr,
 }
 

@@ -233,6 +233,7 @@ impl SettingsReader {
             transport_buffer_bytes: self
                 .size("server.transport_buffer")
                 .unwrap_or(usual.transport_buffer_bytes),
+            trusted_proxies: self.trusted_proxies(),
             ..usual
         };
         match self

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::cors::AllowedOrigins;
 use crate::tickets::SessionSecret;
+use crate::trusted_proxies::TrustedProxies;
 
 /// The smallest buffer that hyper works with.
 const LEAST_HTTP1_BUFFER_BYTES: usize = 8 * 1024;
@@ -67,6 +68,8 @@ pub struct EdgeConfig {
     pub transport_buffer_bytes: usize,
     /// Origins whose web pages may call the API.
     pub origins: AllowedOrigins,
+    /// The proxies whose header names the client of a request.
+    pub trusted_proxies: TrustedProxies,
 }
 
 /// A certificate chain and its key, both in PEM.
@@ -124,6 +127,7 @@ impl EdgeConfig {
             max_local_reset_streams: 256,
             transport_buffer_bytes: 64 * 1024,
             origins: AllowedOrigins::default(),
+            trusted_proxies: TrustedProxies::default(),
         }
     }
 

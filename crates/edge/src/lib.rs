@@ -29,6 +29,7 @@ mod streams;
 mod tickets;
 mod tls;
 mod transport;
+mod trusted_proxies;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
@@ -40,3 +41,4 @@ pub use serving::{Edge, ServeReport};
 pub use stats::EdgeNumber;
 pub use tickets::SessionSecret;
 pub use tls::TlsCertificate;
+pub use trusted_proxies::{AddressHeader, BadNetwork, TrustedProxies};

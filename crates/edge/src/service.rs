@@ -24,10 +24,12 @@ use crate::connection::MOST_HTTP1_HEADERS;
 use crate::cors::AllowedOrigins;
 use crate::handshake::{AdmittedSocket, PendingSocket, SocketCaller, is_websocket, switched};
 use crate::home::HomePage;
+use crate::peer::{RefusalAllowance, RefusalAllowances};
 use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::routes::{self, EdgeRoute, RouteAccess, RouteTarget};
 use crate::sockets::{NoPlace, WebSocketTable};
 use crate::stats::{EdgeStats, count};
+use crate::trusted_proxies::TrustedProxies;
 use crate::upload::{BodyLimits, RequestUpload, head_bytes};
 
 /// Reason for a server that still accepts calls to be not ready.
@@ -48,6 +50,10 @@ pub(crate) struct EdgeShared<F> {
     pub(crate) sockets: Arc<WebSocketTable>,
     /// The origins whose pages may call.
     pub(crate) origins: AllowedOrigins,
+    /// The proxies whose header names the client of a request.
+    pub(crate) trusted_proxies: TrustedProxies,
+    /// The allowances of clients behind trusted proxies. A proxy's connection carries requests of many clients.
+    pub(crate) forwarded_allowances: RefusalAllowances,
     /// The server stops soon. It still accepts calls, but is not ready for new clients.
     pub(crate) stops: Arc<AtomicBool>,
     /// The page at `/`.
@@ -82,9 +88,13 @@ pub(crate) async fn answer<F: CallService>(
     let (parts, body) = request.into_parts();
     let (is_http1, is_head) = (parts.version < Version::HTTP_2, parts.method == Method::HEAD);
     let activity = in_flight.activity();
+    let client = shared.trusted_proxies.client(peer.address, &parts.headers);
+    let forwarded = client.map(|client| shared.forwarded_allowances.of(client.ip().into()));
+    let peer = client.map_or(peer, |address| PeerAddress { address });
     let mut request = RequestInProgress {
         shared: &shared,
         peer,
+        forwarded,
         activity,
         parts: &parts,
         started,
@@ -142,7 +152,10 @@ pub(crate) async fn answer<F: CallService>(
 /// A request that is being answered.
 struct RequestInProgress<'a, F: CallService> {
     shared: &'a EdgeShared<F>,
+    /// The client: the connection's peer, or the client that a trusted proxy names.
     peer: PeerAddress,
+    /// The client's allowance of refusals, if a trusted proxy sent the request.
+    forwarded: Option<Arc<RefusalAllowance>>,
     activity: &'a Arc<ConnectionActivity>,
     parts: &'a Parts,
     started: HeadTime,
@@ -192,7 +205,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
         }
         // A request with a valid key is served, even if other clients of the same address are refused.
         if route.access == RouteAccess::Key
-            && self.activity.is_refused_too_often()
+            && self.is_refused_too_often()
             && !self.shared.has_valid_key(self.caller())
         {
             return self.cut_short();
@@ -243,7 +256,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
     /// the key may not have been checked.
     fn count_status(&self, status: u16) {
         if status == StatusCode::UNAUTHORIZED.as_u16() {
-            self.activity.refused();
+            self.refused();
         } else if status != StatusCode::SERVICE_UNAVAILABLE.as_u16() {
             self.activity.trust();
         }
@@ -268,7 +281,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
     fn upgrade(&mut self) -> CallAnswer<F::Stream> {
         let EdgeShared { service, sockets, .. } = self.shared;
         let info = self.caller();
-        if self.activity.is_refused_too_often() && !self.shared.has_valid_key(info.clone()) {
+        if self.is_refused_too_often() && !self.shared.has_valid_key(info.clone()) {
             return self.cut_short();
         }
         let head = RequestHead { target: RequestTarget::SocketHandshake, caller: info.clone() };
@@ -312,11 +325,11 @@ impl<F: CallService> RequestInProgress<'_, F> {
         };
         let call = match internal_api.admit(&head) {
             Ok(call) => call,
-            Err(_) if self.activity.is_refused_too_often() => {
+            Err(_) if self.is_refused_too_often() => {
                 return self.cut_short().map(FrameSource::Service);
             }
             Err(refusal) => {
-                self.activity.refused();
+                self.refused();
                 return refusal.map(FrameSource::Internal);
             }
         };
@@ -337,17 +350,34 @@ impl<F: CallService> RequestInProgress<'_, F> {
     }
 
     fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> CallAnswer<F::Stream> {
-        if self.activity.is_refused_too_often() {
+        if self.is_refused_too_often() {
             return self.cut_short();
         }
-        self.activity.refused();
+        self.refused();
         let dialect = endpoint.map_or_else(|| self.dialect(), Endpoint::dialect);
         self.shared.refusals.answer(refusal, dialect, endpoint, self.started)
     }
 
-    /// Refuses a peer that has used up its allowance: no trace, no reasons, and the connection ends.
+    /// Returns whether the client has used up its allowance of refusals.
+    fn is_refused_too_often(&self) -> bool {
+        match &self.forwarded {
+            Some(allowance) => allowance.is_used_up(),
+            None => self.activity.is_refused_too_often(),
+        }
+    }
+
+    /// Counts a refusal of the client.
+    fn refused(&self) {
+        match &self.forwarded {
+            Some(allowance) => allowance.refused(),
+            None => self.activity.refused(),
+        }
+    }
+
+    /// Refuses a client that has used up its allowance: no trace and no reasons. The connection ends, unless a trusted
+    /// proxy has it, for other clients too.
     fn cut_short(&mut self) -> CallAnswer<F::Stream> {
-        self.cut_short = true;
+        self.cut_short = self.forwarded.is_none();
         cut_short(&self.shared.stats)
     }
 

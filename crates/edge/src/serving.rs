@@ -24,6 +24,7 @@ use crate::handshake::{AdmittedSocket, PendingSocket};
 use crate::home::HomePage;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
+use crate::peer::RefusalAllowances;
 use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
 use crate::responses_socket::ResponsesSocket;
@@ -127,6 +128,8 @@ impl<F: CallService> Edge<F> {
         let max_header_bytes = config.max_header_bytes;
         let sockets = WebSocketTable::new();
         let origins = config.origins.clone();
+        let trusted_proxies = config.trusted_proxies.clone();
+        let forwarded_allowances = RefusalAllowances::new(config.max_refusals_per_peer);
         let shared = EdgeShared {
             service,
             internal_api,
@@ -138,6 +141,8 @@ impl<F: CallService> Edge<F> {
             stats,
             sockets,
             origins,
+            trusted_proxies,
+            forwarded_allowances,
             stops: Arc::new(AtomicBool::new(false)),
             home: HomePage::default(),
         };

@@ -15,6 +15,7 @@ mod http2;
 mod internal_api;
 mod limits;
 mod notice;
+mod proxies;
 mod routes;
 mod stub;
 mod tls;
