@@ -169,6 +169,11 @@ def get_session(_):
     return session() if BOOKS.signed_in else (401, {"error": {"code": "not_signed_in", "message": "Nobody is signed in.", "remedy": "Use a link or a key."}})
 
 
+@routes("GET", "sign-in")
+def get_providers(_):
+    return {"data": [{"name": "acme", "label": "Acme"}, {"name": "other", "label": HOSTILE}]}
+
+
 @routes("POST", "session")
 def post_session(asked):
     if "wrong" in json.dumps(asked.body):

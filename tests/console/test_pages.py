@@ -183,6 +183,10 @@ def test_nothing_is_shown_to_whoever_is_not_signed_in(canned, tabs):
     tab.page.get_by_label("Operator key").wait_for()
     assert not broken_rules(tab.page)
     assert tab.page.locator(".shell").count() == 0
+    provider = tab.page.get_by_role("link", name="Sign in with Acme")
+    provider.wait_for()
+    assert provider.get_attribute("href") == "/admin/v1/sign-in/acme"
+    assert tab.page.locator(".sign-in-providers a").count() == 2 and not tab.page.evaluate("window.pwned")
     tab.page.get_by_label("Operator key").fill("hrop-wrong")
     tab.page.keyboard.press("Enter")
     tab.page.get_by_role("alert").get_by_text("That is no operator").wait_for()

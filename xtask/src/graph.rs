@@ -127,7 +127,7 @@ const CRATES: &[CrateRule] = &[
     rule("postgres", Around, &["identity", "limits", "ledger", "objects"]),
     rule("store", Around, &["identity", "limits", "ledger", "objects", "trace", "postgres"]),
     rule("admin", Around, &["identity", "ledger", "trace"]),
-    rule("admin-http", Around, &["admin", "identity", "ledger"]),
+    rule("admin-http", Around, &["admin", "identity", "jwt", "ledger"]),
     rule("client", Around, &["wire"]),
     rule("admin-assets", Around, &[]),
     rule("bench", Around, &["client"]),

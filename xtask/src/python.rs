@@ -14,6 +14,8 @@ const ENVIRONMENTS: &[(&str, &str, &str)] = &[
     ("venv-other", "tests/sdk/requirements-other.txt", "tests/sdk/test_other_clients.py"),
     ("venv-admin", "tests/admin/requirements.txt", "tests/admin"),
 ];
+/// Environments of servers that tests start: their folders, and their requirements.
+const SERVERS: &[(&str, &str)] = &[("venv-canaille", "tests/sdk/requirements-canaille.txt")];
 /// Writes docs/compatibility.md from the tests' notes, or compares it with them.
 const COMPATIBILITY: &str = "tests/sdk/compatibility.py";
 /// The folder of the tests' notes, in the target folder.
@@ -39,7 +41,8 @@ pub(crate) fn found(place: &Place) -> Result<(), Failure> {
 /// Installs each environment, unless the same requirements are installed already. Also installs Node's packages if Node
 /// exists.
 pub(crate) fn install(place: &Place) -> Result<Done, Failure> {
-    for (name, requirements, _) in ENVIRONMENTS {
+    let environments = ENVIRONMENTS.iter().map(|(name, requirements, _)| (name, requirements));
+    for (name, requirements) in environments.chain(SERVERS.iter().map(|(name, of)| (name, of))) {
         environment(place, name, requirements)?;
     }
     if packages(place)? {

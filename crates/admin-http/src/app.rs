@@ -130,6 +130,11 @@ impl AdminApp {
         &self.0.cookie
     }
 
+    /// The listener's port.
+    pub(crate) fn port(&self) -> u16 {
+        self.0.parts.port
+    }
+
     pub(crate) fn url(&self) -> &str {
         &self.0.parts.url
     }
@@ -162,6 +167,21 @@ impl AdminApp {
         let now = self.now();
         let enter = || self.sessions().enter(link, now).ok_or_else(|| bad_credential(AuthRefusal::Unknown));
         self.attempt(who, peer, enter)
+    }
+
+    /// Checks that a peer may try to complete a sign-in at a provider. Too many failed ones are refused.
+    pub(crate) fn may_sign_in(&self, peer: IpAddr) -> Result<(), ApiProblem> {
+        let who = self.0.throttle.counted_as(peer, None, false);
+        self.0.throttle.may_try(who, self.now()).map_err(|seconds| {
+            let message =
+                format!("too many sign-ins from your address have failed: try again in {seconds} s");
+            ApiProblem::new(AdminCode::TooManyAttempts, message).retry_after(seconds)
+        })
+    }
+
+    /// Counts a failed sign-in of a peer.
+    pub(crate) fn sign_in_failed(&self, peer: IpAddr) {
+        self.0.throttle.failed(self.0.throttle.counted_as(peer, None, false), self.now());
     }
 
     /// Checks a credential that a peer may have guessed. After too many wrong attempts, right and wrong credentials are
@@ -257,6 +277,14 @@ impl AdminApp {
     pub(crate) fn may_go_on(&self, who: &AuthenticatedOperator) -> bool {
         match &who.session {
             Some(session) => self.sessions().lasts(&session.token.0, self.now()),
+            None => self.is_active(who),
+        }
+    }
+
+    /// Returns whether the operator was not revoked, and the rules that made a user an operator are the same still.
+    pub(crate) fn is_active(&self, who: &AuthenticatedOperator) -> bool {
+        match &who.user {
+            Some(user) => self.sessions().providers().still_allow(user),
             None => self.sessions().operators().active(&who.operator.id).is_some(),
         }
     }

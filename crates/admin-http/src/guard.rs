@@ -160,7 +160,7 @@ fn identify(app: &AdminApp, request: &Request) -> Result<AuthenticatedOperator, 
     let (headers, now) = (request.headers(), app.now());
     if let Some(shown) = headers.get(header::AUTHORIZATION) {
         let operator = app.by_key(bearer(shown).unwrap_or_default(), peer(request))?;
-        return Ok(AuthenticatedOperator { operator, session: None });
+        return Ok(AuthenticatedOperator { operator, session: None, user: None });
     }
     let token = cookie(headers, app.cookie()).ok_or_else(not_signed_in)?;
     let found = app.sessions().find(token, now).ok_or_else(not_signed_in)?;
@@ -182,7 +182,7 @@ fn identify(app: &AdminApp, request: &Request) -> Result<AuthenticatedOperator, 
     }
     let session =
         ByCookie { token: SessionToken(token.to_owned()), csrf: found.csrf, expires: found.expires };
-    Ok(AuthenticatedOperator { operator: found.operator, session: Some(session) })
+    Ok(AuthenticatedOperator { operator: found.operator, session: Some(session), user: found.user })
 }
 
 fn bearer(value: &HeaderValue) -> Option<&str> {
@@ -190,8 +190,8 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
-/// The session's token, from the cookie named `wanted`.
-fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
+/// The value of the cookie named `wanted`.
+pub(crate) fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == wanted).map(|(_, token)| token)

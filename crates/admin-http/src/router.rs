@@ -23,7 +23,7 @@ use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
     accounts, budgets, document, events, gateways, money, operators, places, playground, requests, served, server,
-    session, tiers, words,
+    session, sign_in, tiers, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
@@ -39,6 +39,9 @@ fn routes() -> RouteList {
         .post("/session", RouteRoles::Anyone, "Sign in with a one-time link or a key", session::begin)
         .get("/session", VIEWERS, "The signed-in operator, and the routes of that role", session::show)
         .delete("/session", VIEWERS, "Sign out", session::end)
+        .get("/sign-in", RouteRoles::Anyone, "The identity providers at which operators sign in", sign_in::list)
+        .get("/sign-in/{name}", RouteRoles::Anyone, "Begin to sign in at an identity provider: leads the browser to it", sign_in::begin)
+        .get("/sign-in/{name}/callback", RouteRoles::Anyone, "End of a sign-in: the provider leads the browser here", sign_in::end)
         .get("/status", VIEWERS, "The server's status", server::status)
         .get("/operators", OWNERS, "Operators, by id", operators::list)
         .post("/operators", OWNERS, "Create an operator; the key is shown only once", operators::create)

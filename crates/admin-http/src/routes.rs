@@ -15,6 +15,7 @@ pub(crate) mod search;
 pub(crate) mod served;
 pub(crate) mod server;
 pub(crate) mod session;
+pub(crate) mod sign_in;
 pub(crate) mod tiers;
 pub(crate) mod words;
 

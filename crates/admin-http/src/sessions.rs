@@ -8,9 +8,11 @@ use std::time::Duration;
 use headrace_admin::{AdminError, SecretText};
 use headrace_domain::UnixNanos;
 use headrace_identity::{OperatorId, OperatorRecord, Operators};
+use headrace_jwt::{ProviderUser, SignInProviders};
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
+use crate::provider_operator;
 use crate::throttle::CredentialMark;
 
 /// Lifetime of an unused link.
@@ -45,6 +47,8 @@ pub struct StoredSession {
     pub expires: UnixNanos,
     /// When the session was last used.
     pub used: UnixNanos,
+    /// The user whom an identity provider signed in. `None` for an operator of this server.
+    pub user: Option<Arc<ProviderUser>>,
 }
 
 /// Stores sessions beside the data. Methods block.
@@ -60,6 +64,7 @@ pub trait SessionStore: Send + Sync {
 #[derive(Clone)]
 pub struct OperatorSessions {
     operators: Arc<Operators>,
+    providers: Arc<SignInProviders>,
     open: Arc<Mutex<OpenSessions>>,
     store: Option<Arc<LockedStore>>,
 }
@@ -96,6 +101,8 @@ struct SessionRecord {
     used: UnixNanos,
     /// The time of the last use that was stored.
     stored_use: UnixNanos,
+    /// The user, if an identity provider signed it in.
+    user: Option<Arc<ProviderUser>>,
 }
 
 impl SessionRecord {
@@ -136,33 +143,57 @@ pub(crate) struct FoundSession {
     pub(crate) operator: OperatorRecord,
     pub(crate) csrf: CsrfToken,
     pub(crate) expires: UnixNanos,
+    /// The user, if an identity provider signed it in.
+    pub(crate) user: Option<Arc<ProviderUser>>,
 }
 
 impl OperatorSessions {
     /// Starts without sessions. A restart ends the sessions of this table.
     pub fn new(operators: Arc<Operators>) -> Self {
-        Self { operators, open: Arc::default(), store: None }
+        Self { operators, providers: Arc::default(), open: Arc::default(), store: None }
+    }
+
+    /// Starts without sessions, with identity providers at which operators may sign in.
+    #[must_use]
+    pub fn with_providers(self, providers: Arc<SignInProviders>) -> Self {
+        Self { providers, ..self }
     }
 
     /// Continues the stored sessions that have not ended and whose operators are active. Keeps all sessions in the
     /// store from now on.
     pub fn continued(
         operators: Arc<Operators>,
+        providers: Arc<SignInProviders>,
         stored: Vec<StoredSession>,
         store: Box<dyn SessionStore>,
         now: UnixNanos,
     ) -> Self {
-        let mut open = OpenSessions::default();
-        for StoredSession { token, operator, expires, used } in stored {
+        let store = LockedStore { store, writing: Mutex::new(()) };
+        let sessions = Self { operators, providers, open: Arc::default(), store: Some(Arc::new(store)) };
+        for StoredSession { token, operator, expires, used, user } in stored {
             // A clock that was set back makes no session longer.
             let expires = expires.min(now.after(SESSION_LIFETIME));
-            let session = SessionRecord { operator, expires, used: used.min(now), stored_use: used.min(now) };
-            if !session.is_over(now) && operators.active(&session.operator).is_some() {
-                open.take(token, session);
+            let used = used.min(now);
+            let session = SessionRecord { operator, expires, used, stored_use: used, user };
+            if !session.is_over(now) && sessions.operator_of(&session).is_some() {
+                sessions.open.lock().take(token, session);
             }
         }
-        let store = LockedStore { store, writing: Mutex::new(()) };
-        Self { operators, open: Arc::new(Mutex::new(open)), store: Some(Arc::new(store)) }
+        sessions
+    }
+
+    /// The identity providers at which operators may sign in.
+    pub(crate) fn providers(&self) -> &SignInProviders {
+        &self.providers
+    }
+
+    /// The operator of a session. `None` if it was revoked, or if the rules that made a user an operator have changed.
+    fn operator_of(&self, session: &SessionRecord) -> Option<OperatorRecord> {
+        match &session.user {
+            Some(user) if self.providers.still_allow(user) => provider_operator::record(user),
+            Some(_) => None,
+            None => self.operators.active(&session.operator),
+        }
     }
 
     /// All operators.
@@ -209,15 +240,38 @@ impl OperatorSessions {
         operator: &OperatorRecord,
         now: UnixNanos,
     ) -> Result<(SecretText, FoundSession), AdminError> {
+        self.open(operator, None, SESSION_LIFETIME, now)
+    }
+
+    /// Opens a session for a user whom an identity provider has signed in, for at most `lifetime`.
+    ///
+    /// # Errors
+    /// If the operating system gave no randomness.
+    pub(crate) fn begin_for_user(
+        &self,
+        (operator, user): (&OperatorRecord, ProviderUser),
+        lifetime: Duration,
+        now: UnixNanos,
+    ) -> Result<(SecretText, FoundSession), AdminError> {
+        self.open(operator, Some(Arc::new(user)), lifetime.min(SESSION_LIFETIME), now)
+    }
+
+    fn open(
+        &self,
+        operator: &OperatorRecord,
+        user: Option<Arc<ProviderUser>>,
+        lifetime: Duration,
+        now: UnixNanos,
+    ) -> Result<(SecretText, FoundSession), AdminError> {
         let token = token()?;
         let csrf = CsrfToken::of(token.expose());
-        let expires = now.after(SESSION_LIFETIME);
-        let session = SessionRecord { operator: operator.id.clone(), expires, used: now, stored_use: now };
+        let (expires, id) = (now.after(lifetime), operator.id.clone());
+        let session = SessionRecord { operator: id, expires, used: now, stored_use: now, user: user.clone() };
         let mut open = self.open.lock();
         open.sessions.retain(|_, session| !session.is_over(now));
         open.take(hash(token.expose()), session);
         drop(open);
-        Ok((token, FoundSession { operator: operator.clone(), csrf, expires }))
+        Ok((token, FoundSession { operator: operator.clone(), csrf, expires, user }))
     }
 
     /// Returns the session of a token, and counts as use. `None` if the session has ended or its operator was revoked.
@@ -225,13 +279,14 @@ impl OperatorSessions {
         let key = hash(token);
         let mut open = self.open.lock();
         let session = open.sessions.get_mut(&key)?;
-        let operator = self.operators.active(&session.operator).filter(|_| !session.is_over(now));
+        let operator = self.operator_of(session).filter(|_| !session.is_over(now));
         let Some(operator) = operator else {
             open.sessions.remove(&key);
             return None;
         };
         session.used = now;
-        Some(FoundSession { operator, csrf: CsrfToken::of(token), expires: session.expires })
+        let (expires, user) = (session.expires, session.user.clone());
+        Some(FoundSession { operator, csrf: CsrfToken::of(token), expires, user })
     }
 
     /// Returns whether the stored time of the session's last use is too old. True at most once per
@@ -263,6 +318,7 @@ impl OperatorSessions {
             operator: session.operator.clone(),
             expires: session.expires,
             used: session.used,
+            user: session.user.clone(),
         };
         let all: Vec<StoredSession> = self.open.lock().sessions.iter().map(of).collect();
         store.store.replace(&all)
@@ -272,9 +328,7 @@ impl OperatorSessions {
     pub(crate) fn lasts(&self, token: &str, now: UnixNanos) -> bool {
         let open = self.open.lock();
         let session = open.sessions.get(&hash(token));
-        session.is_some_and(|session| {
-            !session.is_over(now) && self.operators.active(&session.operator).is_some()
-        })
+        session.is_some_and(|session| !session.is_over(now) && self.operator_of(session).is_some())
     }
 
     /// Ends a session.
@@ -397,7 +451,13 @@ mod tests {
 
     fn restarted(operators: &Arc<Operators>, kept: &MemoryStore, now: UnixNanos) -> OperatorSessions {
         let stored = kept.0.lock().clone();
-        OperatorSessions::continued(Arc::clone(operators), stored, Box::new(kept.clone()), now)
+        OperatorSessions::continued(
+            Arc::clone(operators),
+            Arc::default(),
+            stored,
+            Box::new(kept.clone()),
+            now,
+        )
     }
 
     #[test]
@@ -471,6 +531,7 @@ mod tests {
             operator: ann.id.clone(),
             expires: NOW.after(SESSION_LIFETIME),
             used: UnixNanos::new(NOW.get() - u64::from(n)),
+            user: None,
         };
         *kept.0.lock() = (0..200).map(of).collect();
         let sessions = restarted(&memory.operators, &kept, NOW);

@@ -41,6 +41,7 @@ mod document;
 mod org_scope;
 mod plays;
 mod scim;
+mod sign_in;
 mod tiers;
 mod watching;
 mod words;
@@ -266,6 +267,13 @@ impl TestWorld {
             ended,
             operators: operators.collect(),
         }
+    }
+
+    /// The same server with other sessions.
+    pub(crate) fn with_sessions(mut self, sessions: OperatorSessions) -> Self {
+        self.parts.sessions = Arc::new(sessions);
+        self.router = AdminHttp::new(self.parts.clone()).router(CONNECTIONS);
+        self
     }
 
     pub(crate) fn new() -> Self {

@@ -2,11 +2,13 @@
 //! Must not know what the request does.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, header};
 use headrace_domain::AdminCode;
 use headrace_identity::{AuthRefusal, OperatorRecord};
+use headrace_jwt::ProviderUser;
 
 use crate::listener::OnConnectionLine;
 use crate::problem::ApiProblem;
@@ -27,6 +29,8 @@ pub(crate) struct AuthenticatedOperator {
     pub(crate) operator: OperatorRecord,
     /// The session. `None` if the request came with a key.
     pub(crate) session: Option<ByCookie>,
+    /// The user, if an identity provider signed the operator in.
+    pub(crate) user: Option<Arc<ProviderUser>>,
 }
 
 /// A session that was found by a cookie.

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use headrace_jwt::SignInConfig;
+
 /// Settings of the admin listener.
 pub struct AdminSettings {
     /// Whether and where it listens.
@@ -10,6 +12,8 @@ pub struct AdminSettings {
     pub url: Option<String>,
     /// Whether the listener uses TLS, with the server's certificate.
     pub tls: bool,
+    /// Identity providers at which operators sign in.
+    pub sign_in: Vec<SignInConfig>,
     /// Maximum number of simultaneous connections. The listener applies its own maximum as well.
     pub most_connections: usize,
 }

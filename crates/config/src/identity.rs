@@ -58,22 +58,7 @@ fn issuer(table: &mut TableReader, usual_limits: RateLimits) -> Option<IssuerCon
         table.problem("ca_file", why);
         None
     });
-    let mut rules = Vec::new();
-    match table.raw("rules") {
-        None => {}
-        Some(toml::Value::Array(items)) => {
-            for (at, item) in items.into_iter().enumerate() {
-                let toml::Value::Table(left) = item else {
-                    table.problem("rules", format!("{item} is no table: {{ project = \"p\" }}"));
-                    continue;
-                };
-                let mut inner = TableReader::within(table, &format!("rules[{at}]"), left);
-                rules.extend(rule(&mut inner, usual_limits));
-                table.problems.extend(inner.end());
-            }
-        }
-        Some(other) => table.problem("rules", format!("{other} is no list of tables")),
-    }
+    let rules = rules(table, "{ project = \"p\" }", |inner| rule(inner, usual_limits));
     Some(IssuerConfig {
         issuer: issuer?,
         jwks_url,
@@ -83,6 +68,33 @@ fn issuer(table: &mut TableReader, usual_limits: RateLimits) -> Option<IssuerCon
         extra_roots_pem,
         rules,
     })
+}
+
+/// Reads `rules`: a list of tables, of which `example` is one.
+pub(crate) fn rules<T>(
+    table: &mut TableReader,
+    example: &str,
+    read: impl Fn(&mut TableReader) -> Option<T>,
+) -> Vec<T> {
+    let items = match table.raw("rules") {
+        None => Vec::new(),
+        Some(toml::Value::Array(items)) => items,
+        Some(other) => {
+            table.problem("rules", format!("{other} is no list of tables"));
+            Vec::new()
+        }
+    };
+    let mut rules = Vec::new();
+    for (at, item) in items.into_iter().enumerate() {
+        let toml::Value::Table(left) = item else {
+            table.problem("rules", format!("{item} is no table: {example}"));
+            continue;
+        };
+        let mut inner = TableReader::within(table, &format!("rules[{at}]"), left);
+        rules.extend(read(&mut inner));
+        table.problems.extend(inner.end());
+    }
+    rules
 }
 
 /// Reads a table of `rules`. Returns `None` if it names no project.
@@ -135,7 +147,7 @@ fn rule(table: &mut TableReader, usual_limits: RateLimits) -> Option<AccessRule>
 }
 
 /// Reads `when`: a table from claims to one value or a list of values.
-fn conditions(table: &mut TableReader) -> Vec<ClaimCondition> {
+pub(crate) fn conditions(table: &mut TableReader) -> Vec<ClaimCondition> {
     let claims = match table.raw("when") {
         None => return Vec::new(),
         Some(toml::Value::Table(claims)) => claims,
@@ -203,7 +215,7 @@ fn parsed_texts<T>(
 }
 
 /// Reads a text or a list of texts. `None` if the key is absent.
-fn texts(table: &mut TableReader, key: &'static str) -> Option<Vec<String>> {
+pub(crate) fn texts(table: &mut TableReader, key: &'static str) -> Option<Vec<String>> {
     let items = match table.raw(key)? {
         toml::Value::Array(items) => items,
         item => vec![item],

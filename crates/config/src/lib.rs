@@ -26,6 +26,7 @@ pub mod sections;
 mod settings;
 mod shadows;
 pub mod show;
+mod sign_in;
 pub mod stopping;
 pub mod storage;
 pub mod stored;

@@ -38,6 +38,12 @@ impl SettingsReader {
             self.fault(TLS, "needs `server.tls_cert` and `server.tls_key` (--tls-cert, --tls-key)");
         }
         let url = url.map(|url| url.trim_end_matches('/').to_owned());
-        AdminSettings { listen, url, tls, most_connections: usize::MAX }
+        let sign_in = self.sign_in();
+        let is_local = !matches!(listen, AdminListen::At(at) if !at.ip().is_loopback());
+        if !sign_in.is_empty() && url.is_none() && !is_local {
+            let why = "is missing: identity providers lead browsers back to this URL (`admin.sign_in`)";
+            self.fault(URL, why);
+        }
+        AdminSettings { listen, url, tls, sign_in, most_connections: usize::MAX }
     }
 }

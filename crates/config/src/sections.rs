@@ -71,6 +71,7 @@ pub(crate) const LIVE: &[&str] = &[
     "aliases",
     "routes",
     "scheduler.weights",
+    "admin.sign_in",
     "moderation.rules",
     "gateway.alias_header",
     "limits.key.requests_per_minute",

@@ -54,6 +54,20 @@ codes! {
     TooManyAttempts "too_many_attempts" [429]
         "Too many wrong keys or links came from this address."
         "Wait for `Retry-After`. Valid keys and sessions still work.";
+    SignInRefused "sign_in_refused" [403]
+        "The identity provider has signed the user in, and no rule gives the user a role here."
+        "The message names the claims of the user. Add a rule for one of them to `[[admin.sign_in]]`, or ask the provider \
+         to write a claim that a rule names.";
+    SignInFailed "sign_in_failed" [400]
+        "The sign-in at an identity provider was not completed here: it was begun in another browser, took too long, was \
+         refused by the provider, or the provider's answer did not hold."
+        "Begin again on the sign-in page. If the error repeats, the message names what was wrong.";
+    ProviderUnavailable "provider_unavailable" [503]
+        "The identity provider cannot be reached, or does not answer as it should."
+        "The message names the address and the cause. Keys and links of operators still work.";
+    UnknownProvider "unknown_provider" [404]
+        "There is no identity provider of this name for operators."
+        "`GET /admin/v1/sign-in` lists the providers. `[[admin.sign_in]]` configures them.";
     Role "role" [403]
         "The operator's role does not include this route."
         "The message names the roles that include it. `GET /admin/v1/session` lists the routes of your own role.";

@@ -115,11 +115,6 @@ impl IssuerConfig {
         }
         faults
     }
-
-    /// The address of the discovery document (OpenID Connect Discovery 1.0, 4).
-    pub(crate) fn discovery_url(&self) -> String {
-        format!("{}/.well-known/openid-configuration", self.issuer.trim_end_matches('/'))
-    }
 }
 
 /// Checks an address that keys come from. It must be `https`, or `http` on this machine.

@@ -3,14 +3,18 @@
 use std::error::Error;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, AGE, CACHE_CONTROL, DATE, EXPIRES, HeaderMap, HeaderName};
+use reqwest::header::{ACCEPT, AGE, CACHE_CONTROL, CONTENT_TYPE, DATE, EXPIRES, HeaderMap, HeaderName};
 use reqwest::redirect::Policy;
-use reqwest::{Certificate, Client};
+use reqwest::{Certificate, Client, RequestBuilder, StatusCode};
+use secrecy::{ExposeSecret, SecretString};
 
+use crate::code_exchange::{CodeRequest, ProviderClient};
 use crate::documents::{DocumentError, DocumentFuture, DocumentSource, FetchedDocument};
 
 /// Longest time for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The media type of a form.
+const FORM: &str = "application/x-www-form-urlencoded";
 /// Longest time for a whole document.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -42,11 +46,29 @@ impl HttpDocuments {
     }
 
     async fn get(&self, url: &str) -> Result<FetchedDocument, DocumentError> {
+        Self::send(self.client.get(url), |status| status.is_success()).await
+    }
+
+    async fn post(&self, request: &CodeRequest) -> Result<FetchedDocument, DocumentError> {
+        let mut post = self.client.post(&request.url).header(CONTENT_TYPE, FORM);
+        if let Some((id, secret)) = &request.basic {
+            post = post.basic_auth(id, Some(secret.expose_secret()));
+        }
+        let post = post.body(request.form.expose_secret().to_owned());
+        let is_answer = |status| matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED);
+        Self::send(post, |status| status.is_success() || is_answer(status)).await
+    }
+
+    /// Sends a request, and reads the answer if its status is accepted.
+    async fn send(
+        request: RequestBuilder,
+        accepts: impl Fn(StatusCode) -> bool,
+    ) -> Result<FetchedDocument, DocumentError> {
         let failed = |error: reqwest::Error| DocumentError { why: cause(&error) };
-        let request = self.client.get(url).header(ACCEPT, "application/json");
+        let request = request.header(ACCEPT, "application/json");
         let mut response = request.send().await.map_err(failed)?;
         let status = response.status();
-        if !status.is_success() {
+        if !accepts(status) {
             return Err(DocumentError { why: format!("the provider answered {status}") });
         }
         let fresh_for = fresh_for(response.headers());
@@ -65,6 +87,17 @@ impl HttpDocuments {
 impl DocumentSource for HttpDocuments {
     fn fetch<'a>(&'a self, url: &'a str) -> DocumentFuture<'a> {
         Box::pin(self.get(url))
+    }
+}
+
+impl ProviderClient for HttpDocuments {
+    fn exchange<'a>(&'a self, request: &'a CodeRequest) -> DocumentFuture<'a> {
+        Box::pin(self.post(request))
+    }
+
+    fn user_info<'a>(&'a self, url: &'a str, access_token: &'a SecretString) -> DocumentFuture<'a> {
+        let get = self.client.get(url).bearer_auth(access_token.expose_secret());
+        Box::pin(Self::send(get, |status| status.is_success()))
     }
 }
 

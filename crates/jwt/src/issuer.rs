@@ -8,12 +8,12 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use headrace_domain::Clock;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use tokio::sync::OwnedMutexGuard;
 use tracing::{info, warn};
 
 use crate::TokenRefusal;
-use crate::config::{IssuerConfig, provider_url};
+use crate::config::IssuerConfig;
+use crate::discovery::DiscoveryDocument;
 use crate::documents::{DocumentSource, FetchedDocument};
 use crate::key_set::{KeyMatch, KeySet};
 use crate::token::UnverifiedToken;
@@ -59,12 +59,6 @@ struct RefreshState {
     for_token_ns: Option<u64>,
     /// Failures since the last success.
     failures: u32,
-}
-
-#[derive(Deserialize)]
-struct DiscoveryDocument {
-    issuer: String,
-    jwks_uri: String,
 }
 
 impl IssuerKeys {
@@ -210,19 +204,7 @@ impl IssuerKeys {
     }
 
     async fn discover(&self) -> Result<String, String> {
-        let url = self.config.discovery_url();
-        let document = self.source.fetch(&url).await.map_err(|error| format!("{url}: {error}"))?;
-        let found: DiscoveryDocument = serde_json::from_slice(&document.body)
-            .map_err(|error| format!("{url}: the document has no `issuer` and `jwks_uri`: {error}"))?;
-        // Otherwise one provider could present the keys of another one (OpenID Connect Discovery 1.0, 4.3).
-        if found.issuer != self.config.issuer {
-            return Err(format!(
-                "{url}: the document is for the issuer `{}`; write the setting `issuer` exactly so",
-                found.issuer
-            ));
-        }
-        provider_url(&found.jwks_uri).map_err(|why| format!("{url}: `jwks_uri` {why}"))?;
-        Ok(found.jwks_uri)
+        Ok(DiscoveryDocument::fetch(self.source.as_ref(), &self.config.issuer).await?.jwks_uri)
     }
 
     /// Returns `true` if keys are recent enough to be used.

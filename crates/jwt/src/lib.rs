@@ -1,11 +1,13 @@
-//! Sign-in of API callers with JWTs from identity providers: keys of the providers, verification, and rules from claims
-//! to a principal. Must not know the HTTP of callers, status codes, money or API keys.
+//! Sign-in with identity providers: of API callers with JWTs, and of operators by an authorization code. Keys of the
+//! providers, verification, and rules from claims to a principal or a role. Must not know the HTTP of callers, status codes, money or API keys.
 
 mod algorithm;
 mod authenticator;
 mod cache;
 mod claims;
+mod code_exchange;
 mod config;
+mod discovery;
 mod documents;
 mod http_documents;
 mod issuer;
@@ -13,10 +15,19 @@ mod json;
 mod key_set;
 mod mapping;
 mod refusal;
+mod sign_in;
+mod sign_in_config;
+mod sign_in_error;
+mod sign_in_providers;
 mod token;
 
 pub use authenticator::{KeyWait, TokenAuthenticator};
+pub use code_exchange::{CodeRequest, ProviderClient};
 pub use config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig, JwtConfigError};
 pub use documents::{DocumentError, DocumentFuture, DocumentSource, FetchedDocument};
 pub use http_documents::HttpDocuments;
 pub use refusal::TokenRefusal;
+pub use sign_in::{ProviderUser, SignInProvider, SignInSecrets};
+pub use sign_in_config::{OperatorRule, SignInConfig};
+pub use sign_in_error::SignInError;
+pub use sign_in_providers::SignInProviders;

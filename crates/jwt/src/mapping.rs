@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::TokenRefusal;
 use crate::claims::{CheckedClaims, LEEWAY_SECONDS};
-use crate::config::{AccessRule, GrantValue, IssuerConfig};
+use crate::config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig};
 
 /// Longest role in bytes.
 const MAX_ROLE_BYTES: usize = 64;
@@ -75,10 +75,7 @@ struct RuleMatch<'a> {
 impl<'a> RuleMatch<'a> {
     /// Returns `None` if a condition does not hold, or a claim that the rule takes a value from is missing or unfit.
     fn of(rule: &'a AccessRule, claims: &Map<String, Value>) -> Option<Self> {
-        let holds = rule.when.iter().all(|condition| {
-            values_of(claims, &condition.claim).iter().any(|value| condition.any_of.contains(value))
-        });
-        if !holds {
+        if !conditions_hold(&rule.when, claims) {
             return None;
         }
         let org = match &rule.org {
@@ -96,6 +93,14 @@ impl<'a> RuleMatch<'a> {
         };
         Some(Self { rule, org, project })
     }
+}
+
+/// Returns `true` if all conditions hold.
+pub(crate) fn conditions_hold(conditions: &[ClaimCondition], claims: &Map<String, Value>) -> bool {
+    let holds = |condition: &ClaimCondition| {
+        values_of(claims, &condition.claim).iter().any(|value| condition.any_of.contains(value))
+    };
+    conditions.iter().all(holds)
 }
 
 /// The models of a rule, narrowed by its claim. A token without the claim gets the rule's models.
@@ -149,7 +154,7 @@ fn values_of(claims: &Map<String, Value>, claim: &str) -> Vec<String> {
 }
 
 /// The names of the claims, for a refusal. The caller chose them, so their number and length are bounded.
-fn names_of(claims: &Map<String, Value>) -> Vec<String> {
+pub(crate) fn names_of(claims: &Map<String, Value>) -> Vec<String> {
     let is_fit = |name: &&String| {
         name.len() <= MAX_CLAIM_NAME_BYTES && name.chars().all(|c| !c.is_control() && c != '`')
     };

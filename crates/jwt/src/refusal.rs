@@ -108,9 +108,7 @@ impl fmt::Display for TokenRefusal {
             ),
             Self::NotMapped { claims } => {
                 f.write_str("The JWT is valid, and no rule of its issuer gives it access. Its claims: ")?;
-                let mut names = claims.iter();
-                names.next().map_or(Ok(()), |name| write!(f, "`{name}`"))?;
-                names.try_for_each(|name| write!(f, ", `{name}`"))?;
+                write_names(f, claims)?;
                 f.write_str(". Ask the operator for a rule that matches them.")
             }
             Self::InactiveUser => f.write_str(
@@ -128,3 +126,10 @@ impl fmt::Display for TokenRefusal {
 }
 
 impl std::error::Error for TokenRefusal {}
+
+/// Writes names of claims as a list.
+pub(crate) fn write_names(f: &mut fmt::Formatter<'_>, names: &[String]) -> fmt::Result {
+    let mut names = names.iter();
+    names.next().map_or(Ok(()), |name| write!(f, "`{name}`"))?;
+    names.try_for_each(|name| write!(f, ", `{name}`"))
+}

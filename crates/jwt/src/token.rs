@@ -17,6 +17,8 @@ pub(crate) struct UnverifiedToken<'a> {
     pub(crate) signature: Vec<u8>,
     pub(crate) algorithm: SignatureAlgorithm,
     pub(crate) key_id: Option<String>,
+    /// Whether `typ` says that it is an access token, and so no ID token.
+    pub(crate) is_access_token: bool,
     pub(crate) claims: Map<String, Value>,
 }
 
@@ -41,7 +43,9 @@ impl<'a> UnverifiedToken<'a> {
         if header.contains_key("crit") {
             return Err(TokenRefusal::CriticalExtension);
         }
-        if !header.get("typ").is_none_or(is_accepted_type) {
+        let of_type = |wanted: &str| header.get("typ").is_some_and(|typ| is_type(typ, wanted));
+        let is_access_token = of_type("at+jwt");
+        if header.contains_key("typ") && !is_access_token && !of_type("JWT") {
             return Err(TokenRefusal::Type);
         }
         let key_id = match header.get("kid") {
@@ -52,7 +56,7 @@ impl<'a> UnverifiedToken<'a> {
         let claims = object(payload).ok_or(malformed("its payload is no base64url of one JSON object"))?;
         let signature =
             URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed("its signature is no base64url"))?;
-        Ok(Self { signed: signed.as_bytes(), signature, algorithm, key_id, claims })
+        Ok(Self { signed: signed.as_bytes(), signature, algorithm, key_id, is_access_token, claims })
     }
 
     /// The issuer that the token names.
@@ -61,14 +65,14 @@ impl<'a> UnverifiedToken<'a> {
     }
 }
 
-/// Returns `true` for an access token or a JWT of no particular kind (RFC 8725, 3.11; RFC 9068). Tokens of other kinds,
-/// such as `logout+jwt`, must not be taken for one.
-fn is_accepted_type(typ: &Value) -> bool {
+/// Returns `true` if a token is of this kind: `at+jwt` for an access token, `JWT` for no particular kind (RFC 8725, 3.11;
+/// RFC 9068). Tokens of other kinds, such as `logout+jwt`, must not be taken for one.
+fn is_type(typ: &Value, wanted: &str) -> bool {
     let Some(typ) = typ.as_str() else { return false };
     let has_prefix =
         typ.get(.."application/".len()).is_some_and(|start| start.eq_ignore_ascii_case("application/"));
     let typ = if has_prefix { typ.get("application/".len()..).unwrap_or_default() } else { typ };
-    ["JWT", "at+jwt"].iter().any(|accepted| typ.eq_ignore_ascii_case(accepted))
+    typ.eq_ignore_ascii_case(wanted)
 }
 
 fn object(part: &str) -> Option<Map<String, Value>> {

@@ -14,6 +14,7 @@ use headrace_config::admin::{AdminListen, AdminSettings};
 use headrace_domain::UnixNanos;
 use headrace_edge::TlsCertificate;
 use headrace_identity::{OperatorId, OperatorScope, Operators, Role};
+use headrace_jwt::SignInProviders;
 use headrace_terminal::output;
 use secrecy::zeroize::Zeroizing;
 
@@ -47,7 +48,7 @@ impl AdminListener {
         certificate: Option<&Arc<TlsCertificate>>,
         manner: StartManner,
         chosen: bool,
-        operators: Arc<Operators>,
+        (operators, providers): (Arc<Operators>, Arc<SignInProviders>),
         (dir, now): (&Path, UnixNanos),
     ) -> Result<Option<Self>, String> {
         let bound = match (settings.listen, manner) {
@@ -90,7 +91,8 @@ impl AdminListener {
             ));
             Vec::new()
         });
-        let sessions = OperatorSessions::continued(Arc::clone(&operators), stored, Box::new(file), now);
+        let sessions =
+            OperatorSessions::continued(Arc::clone(&operators), providers, stored, Box::new(file), now);
         let sessions = Arc::new(sessions);
         Ok(Some(Self { listener, secure, sessions, operators, url }))
     }
@@ -218,10 +220,11 @@ mod tests {
         let store = Arc::new(MemoryKeyStore::default());
         let operators = Arc::new(Operators::open(store, &HashSecret::new([1; 32])).unwrap());
         let open = |tls| {
-            let settings =
-                AdminSettings { listen: AdminListen::At(free()), url: None, tls, most_connections: 8 };
+            let (listen, sign_in) = (AdminListen::At(free()), Vec::new());
+            let settings = AdminSettings { listen, url: None, tls, sign_in, most_connections: 8 };
             let here = (dir.path(), UnixNanos::new(1));
-            AdminListener::open(&settings, None, StartManner::Serve, true, Arc::clone(&operators), here)
+            let operators = (Arc::clone(&operators), Arc::default());
+            AdminListener::open(&settings, None, StartManner::Serve, true, operators, here)
         };
         assert!(open(false).unwrap().is_some());
         let why = open(true).err().unwrap();

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use headrace_config::ServerSettings;
 use headrace_domain::Clock;
 use headrace_identity::Directory;
-use headrace_jwt::{DocumentSource, GrantValue, HttpDocuments, IssuerConfig, TokenAuthenticator};
+use headrace_jwt::{
+    DocumentSource, GrantValue, HttpDocuments, IssuerConfig, ProviderClient, SignInConfig, TokenAuthenticator,
+};
 use headrace_terminal::output;
 
 /// Builds the authenticator of tokens. `None` if no issuer is configured. Warns of rules that name a project or an
@@ -30,6 +32,21 @@ pub(crate) fn authenticator(
         issuers.push((issuer.clone(), Arc::new(documents) as Arc<dyn DocumentSource>));
     }
     Ok(Some(Arc::new(TokenAuthenticator::new(issuers, Arc::clone(directory), clock))))
+}
+
+/// The identity providers of operators, each with its HTTP client. Asks no provider.
+///
+/// # Errors
+/// Returns why no HTTP client for a provider can be built.
+pub(crate) fn of_operators(
+    config: &ServerSettings,
+) -> Result<Vec<(SignInConfig, Arc<dyn ProviderClient>)>, String> {
+    let with_client = |provider: &SignInConfig| {
+        let client = HttpDocuments::new(provider.extra_roots_pem.as_deref());
+        let client = client.map_err(|error| format!("admin.sign_in: `{}`: {error}", provider.name))?;
+        Ok((provider.clone(), Arc::new(client) as Arc<dyn ProviderClient>))
+    };
+    config.admin.sign_in.iter().map(with_client).collect()
 }
 
 fn warn_of_missing(issuer: &IssuerConfig, directory: &Directory) {

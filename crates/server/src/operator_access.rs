@@ -24,6 +24,7 @@ use crate::call_records::KnownCalls;
 use crate::canaries;
 use crate::datadir::DataDir;
 use crate::gateway_peers::SharedGateways;
+use crate::identity_providers;
 use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
 use crate::newest::NewestCalls;
@@ -62,12 +63,15 @@ impl OperatorAccess {
     ) -> Result<Self, String> {
         let GatewayRole { gateway, stores, .. } = &roles.gateway;
         let edge = roles.edge.as_ref();
+        // Before the sessions are read, because the providers decide which of them continue.
+        let providers = identity_providers::of_operators(config)?;
+        reloader.sign_in().replace(providers, &context.clock, &context.runtime);
         let console = AdminListener::open(
             &config.admin,
             edge.and_then(EdgeRole::certificate).as_ref(),
             manner,
             config.server.edge.listen.port() != 0,
-            Arc::clone(&stores.operators),
+            (Arc::clone(&stores.operators), Arc::clone(reloader.sign_in())),
             (data_dir.path(), context.clock.now()),
         )?;
         if let (Some(edge), Some(console)) = (edge, &console) {

@@ -17,6 +17,7 @@ use headrace_domain::{AdminCode, Clock, ModelName, UnixNanos};
 use headrace_edge::TlsCertificate;
 use headrace_fleet::Fleet;
 use headrace_gateway::Gateway;
+use headrace_jwt::SignInProviders;
 use headrace_ledger::prices::{CostList, PriceConfig, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_terminal::output;
@@ -25,11 +26,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::check::{CheckedConfig, check, may_be_listed};
 use crate::engines::LocalEngines;
-use crate::gauges;
 use crate::models::ServingPlan;
 use crate::role_context::RoleContext;
 use crate::running_model::{InMemory, LoadedModel, RunningModel};
 use crate::upstreams::{ListedModels, UpstreamModels, UpstreamRegistry, UpstreamSite, asked};
+use crate::{gauges, identity_providers};
 
 /// Reads all layers of the configuration again.
 pub type SettingsSource = Box<dyn Fn() -> SettingLayers + Send + Sync>;
@@ -59,6 +60,10 @@ pub(crate) struct ConfigReloader {
     /// `None` on a server without engines. It refuses a configuration with models of its own.
     engines: Option<Arc<LocalEngines>>,
     upstreams: Arc<UpstreamRegistry>,
+    /// The identity providers of operators. Empty until [`OperatorAccess`] is opened.
+    ///
+    /// [`OperatorAccess`]: crate::operator_access::OperatorAccess
+    sign_in: Arc<SignInProviders>,
     /// The files whose changes trigger a reload: the configuration file and the TLS pair.
     files: Vec<PathBuf>,
     /// Interval of checks for changed files. Zero disables them.
@@ -96,6 +101,7 @@ impl ConfigReloader {
             certificate,
             engines,
             upstreams: Arc::clone(upstreams),
+            sign_in: Arc::default(),
             files: file.into_iter().chain(pairs).collect(),
             watch_every: config.watch,
             defaults: Mutex::new(config.limits),
@@ -112,6 +118,11 @@ impl ConfigReloader {
     /// Changes budgets by `service` from now on. Later calls change nothing.
     pub(crate) fn change_budgets_by(&self, service: &Arc<AdminService>) {
         let _ = self.service.set(Arc::downgrade(service));
+    }
+
+    /// The identity providers of operators, which a reload replaces.
+    pub(crate) const fn sign_in(&self) -> &Arc<SignInProviders> {
+        &self.sign_in
     }
 
     /// The limits that new keys, projects and organisations get.
@@ -242,6 +253,7 @@ impl ConfigReloader {
                 checked
             }
         };
+        let providers = identity_providers::of_operators(&config).map_err(|why| vec![why])?;
         let stopping = || vec!["the server is stopping".to_owned()];
         let gateway = self.gateway.upgrade().ok_or_else(stopping)?;
         let former = engines.map(LocalEngines::running).unwrap_or_default();
@@ -288,6 +300,7 @@ impl ConfigReloader {
         if !applied {
             return Err(stopping());
         }
+        self.sign_in.replace(providers, clock, runtime);
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         if let Err(why) = (self.log)(log) {
             output::note(&format!("warning: log.filter: {why}"));

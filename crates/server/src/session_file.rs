@@ -5,16 +5,18 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use headrace_admin_http::{SessionStore, StoredSession};
 use headrace_domain::UnixNanos;
-use headrace_identity::OperatorId;
+use headrace_identity::{OperatorId, Role};
+use headrace_jwt::ProviderUser;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file in the data directory.
 const FILE: &str = "sessions.json";
 /// Maximum size of the file that is read, in bytes. The maximum number of stored sessions takes a quarter of it.
-const MAX_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 /// The file of operators' sessions.
 pub(crate) struct SessionFile {
@@ -28,6 +30,44 @@ struct SessionRow {
     operator: OperatorId,
     expires_unix_ns: u64,
     used_unix_ns: u64,
+    /// The user whom an identity provider signed in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<UserRow>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct UserRow {
+    provider: String,
+    issuer: String,
+    subject: String,
+    name: String,
+    role: Role,
+    /// In hexadecimal.
+    rules_hash: String,
+}
+
+impl UserRow {
+    fn of(user: &ProviderUser) -> Self {
+        let ProviderUser { provider, issuer, subject, name, role, rules } = user.clone();
+        Self {
+            provider,
+            issuer,
+            subject,
+            name,
+            role,
+            rules_hash: blake3::Hash::from_bytes(rules).to_hex().to_string(),
+        }
+    }
+
+    fn user(self) -> Result<ProviderUser, String> {
+        let Self { provider, issuer, subject, name, role, rules_hash } = self;
+        let rules = hash(&rules_hash).map_err(|error| format!("`rules_hash`: {error}"))?;
+        Ok(ProviderUser { provider, issuer, subject, name, role, rules })
+    }
+}
+
+fn hash(text: &str) -> Result<[u8; 32], blake3::HexError> {
+    blake3::Hash::from_hex(text).map(|hash| *hash.as_bytes())
 }
 
 impl SessionFile {
@@ -51,12 +91,12 @@ impl SessionFile {
         }
         let bytes = std::fs::read(&self.path).map_err(told)?;
         let rows: Vec<SessionRow> = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-        let hash = |text: &str| blake3::Hash::from_hex(text).map(|hash| *hash.as_bytes());
         let stored = rows.into_iter().map(|row| {
-            let SessionRow { token_hash, operator, expires_unix_ns, used_unix_ns } = row;
+            let SessionRow { token_hash, operator, expires_unix_ns, used_unix_ns, user } = row;
             let token = hash(&token_hash).map_err(|error| format!("`token_hash`: {error}"))?;
             let (expires, used) = (UnixNanos::new(expires_unix_ns), UnixNanos::new(used_unix_ns));
-            Ok(StoredSession { token, operator, expires, used })
+            let user = user.map(UserRow::user).transpose()?.map(Arc::new);
+            Ok(StoredSession { token, operator, expires, used, user })
         });
         stored.collect()
     }
@@ -82,6 +122,7 @@ impl SessionStore for SessionFile {
             operator: session.operator.clone(),
             expires_unix_ns: session.expires.get(),
             used_unix_ns: session.used.get(),
+            user: session.user.as_deref().map(UserRow::of),
         };
         let rows: Vec<SessionRow> = sessions.iter().map(row).collect();
         let bytes = serde_json::to_vec(&rows).map_err(|error| error.to_string())?;
@@ -104,10 +145,15 @@ mod tests {
             operator: OperatorId::new("op_a1").unwrap(),
             expires: UnixNanos::new(u64::MAX),
             used: UnixNanos::new(7),
+            user: (n == 2).then(|| {
+                let [provider, issuer, subject, name] =
+                    ["acme", "https://i", "ann", "Ann"].map(str::to_owned);
+                Arc::new(ProviderUser { provider, issuer, subject, name, role: Role::Admin, rules: [9; 32] })
+            }),
         };
         file.replace(&[session(1), session(255)]).unwrap();
-        file.replace(&[session(1)]).unwrap();
-        assert_eq!(SessionFile::open(dir.path()).1, Ok(vec![session(1)]));
+        file.replace(&[session(1), session(2)]).unwrap();
+        assert_eq!(SessionFile::open(dir.path()).1, Ok(vec![session(1), session(2)]));
         let path = dir.path().join(FILE);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         for (damage, says) in [
@@ -121,7 +167,7 @@ mod tests {
             std::fs::write(&path, damage).unwrap();
             assert!(SessionFile::open(dir.path()).1.unwrap_err().contains(says), "{damage}");
         }
-        std::fs::write(&path, vec![b' '; 2 << 20]).unwrap();
+        std::fs::write(&path, vec![b' '; 5 << 20]).unwrap();
         assert!(SessionFile::open(dir.path()).1.unwrap_err().contains("more than"));
     }
 }

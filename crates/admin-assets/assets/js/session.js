@@ -23,6 +23,15 @@ export async function restore() {
 /** Signs in, with `{link}` or `{key}`. */
 export const signIn = async (credentials) => setSession(await post('session', credentials, { quiet: true }));
 
+/** The identity providers at which operators sign in. None if they cannot be listed. */
+export async function providers() {
+  try {
+    return (await get('sign-in', { quiet: true })).data ?? [];
+  } catch {
+    return [];
+  }
+}
+
 export async function signOut() {
   try {
     await remove('session');

@@ -96,51 +96,51 @@ async fn call(
     for part in [ask.name().as_bytes(), b"\n", project.id.as_str().as_bytes(), b"\n", &body] {
         asked.update(part);
     }
-    let (play, again) = match app.plays().enter(
-        (who.operator.id.clone(), key.clone()),
-        asked.finalize(),
-        app.now(),
-    ) {
-        PlayEntry::Again(play) => (play, true),
-        PlayEntry::New(play) => {
-            let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
-            // A separate task, so that a reloaded page finds the call still running.
-            tokio::spawn(async move {
-                let detail = format!("{}, as project {}", ask.name(), project.id);
-                let noted = match app.was_noted(&who, CALL, &key).await {
-                    Ok(true) => Err(begun_before()),
-                    Ok(false) => app.note(&who, CALL, key, detail).await,
-                    Err(problem) => Err(problem),
-                };
-                let played = async {
-                    match noted {
-                        Ok(()) => app.play(&who, project, ask, body).await,
-                        Err(problem) => problem.played(),
-                    }
-                };
-                let mut taking = std::pin::pin!(Arc::clone(&made).take_in(played));
-                let mut looks = tokio::time::interval(LOOK_EVERY);
-                loop {
-                    tokio::select! {
-                        () = &mut taking => return,
-                        _ = looks.tick() => if app.sessions().operators().active(&who.operator.id).is_none() {
-                            made.stop();
+    let (play, again) =
+        match app.plays().enter((who.operator.id.clone(), key.clone()), asked.finalize(), app.now()) {
+            PlayEntry::Again(play) => (play, true),
+            PlayEntry::New(play) => {
+                let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
+                // A separate task, so that a reloaded page finds the call still running.
+                tokio::spawn(async move {
+                    let detail = format!("{}, as project {}", ask.name(), project.id);
+                    let noted = match app.was_noted(&who, CALL, &key).await {
+                        Ok(true) => Err(begun_before()),
+                        Ok(false) => app.note(&who, CALL, key, detail).await,
+                        Err(problem) => Err(problem),
+                    };
+                    let played = async {
+                        match noted {
+                            Ok(()) => app.play(&who, project, ask, body).await,
+                            Err(problem) => problem.played(),
+                        }
+                    };
+                    let mut taking = std::pin::pin!(Arc::clone(&made).take_in(played));
+                    let mut looks = tokio::time::interval(LOOK_EVERY);
+                    loop {
+                        tokio::select! {
+                            () = &mut taking => return,
+                            _ = looks.tick() => if !app.is_active(&who) {
+                                made.stop();
+                            }
                         }
                     }
-                }
-            });
-            (play, false)
-        }
-        PlayEntry::OtherBody => {
-            let message = "another call was made under this `Idempotency-Key`: a new call needs a new one";
-            return Err(ApiProblem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY)));
-        }
-        PlayEntry::Full => {
-            let message =
-                "too many calls of the playground are being made: stop one, or wait until one is over";
-            return Err(ApiProblem::new(AdminCode::TooManyCalls, message).retry_after(5));
-        }
-    };
+                });
+                (play, false)
+            }
+            PlayEntry::OtherBody => {
+                let message =
+                    "another call was made under this `Idempotency-Key`: a new call needs a new one";
+                return Err(
+                    ApiProblem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY))
+                );
+            }
+            PlayEntry::Full => {
+                let message =
+                    "too many calls of the playground are being made: stop one, or wait until one is over";
+                return Err(ApiProblem::new(AdminCode::TooManyCalls, message).retry_after(5));
+            }
+        };
     answer(&play, again).await
 }
 

@@ -124,7 +124,7 @@ pub(crate) async fn begin(
         SignIn::Link(link) => (app.by_link(link, peer)?, "by a link"),
         SignIn::Key(key) => (app.by_key(key, peer)?, "by the key"),
     };
-    let who = AuthenticatedOperator { operator, session: None };
+    let who = AuthenticatedOperator { operator, session: None, user: None };
     let subject = who.operator.id.to_string();
     // Audited before the session exists, so that the audit log knows every session.
     app.note(&who, "operator.sign_in", subject, format!("{how}, from {peer}")).await?;
@@ -132,7 +132,7 @@ pub(crate) async fn begin(
         app.sessions().begin(&who.operator, now).map_err(|error: AdminError| ApiProblem::from(error))?;
     // A session that is not stored ends with the process.
     let _ = app.store_sessions().await;
-    let FoundSession { operator, csrf, expires } = found;
+    let FoundSession { operator, csrf, expires, .. } = found;
     let session = Session {
         csrf: Some(csrf.expose().to_owned()),
         expires: Some(Time(expires)),
@@ -195,7 +195,7 @@ impl aide::operation::OperationOutput for SignedOut {
 }
 
 /// Makes a cookie that scripts cannot read and other sites' pages cannot send.
-fn cookie(name: &str, token: &str, seconds: u64, url: &str) -> Result<HeaderValue, ApiProblem> {
+pub(crate) fn cookie(name: &str, token: &str, seconds: u64, url: &str) -> Result<HeaderValue, ApiProblem> {
     let secure = if url.starts_with("https://") { "; Secure" } else { "" };
     let text = format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");
     HeaderValue::from_str(&text).map_err(|_| ApiProblem::internal("a token that is no header"))

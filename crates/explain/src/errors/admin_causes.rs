@@ -52,6 +52,17 @@ causes! {
         "headrace operators link ID makes a new link";
     TooManyAttempts Nobody "A script with an old key, or an attempt to guess keys."
         "too many keys or links were wrong: try again in 41 s" "";
+    SignInRefused Owner "The provider writes other claims than the rules name, or the user is in none of the groups."
+        "The sign-in is valid, and no rule of the identity provider gives a role. The claims: `email`, `groups`, `sub`."
+        "a rule of `[[admin.sign_in]]` must match one of these claims";
+    SignInFailed Asker "The page of the provider was open for more than ten minutes, or its address was opened a second time."
+        "this browser has not begun a sign-in within the last ten minutes, or has ended it already"
+        "begin again on the sign-in page";
+    ProviderUnavailable Machine "A wrong `issuer`, a missing `ca_file`, or a provider that is down."
+        "The identity provider cannot be used now: https://login.example.com/.well-known/openid-configuration: connection refused."
+        "try again later, or sign in with a key or a link";
+    UnknownProvider Asker "An old bookmark, or a provider that was renamed in the settings."
+        "there is no such identity provider" "";
     Role Owner "A key or session of an operator with a role that the route does not allow."
         "the role viewer may not call this route: owner, admin may" "";
     Csrf Asker "A program that uses a browser's cookie, or a page of the console that stayed open during a new sign-in."

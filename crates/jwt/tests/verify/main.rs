@@ -6,6 +6,7 @@ mod bad_tokens;
 mod keys;
 mod provider;
 mod rules;
+mod sign_in;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-// Asks for an operator's key, and explains the sign-in link.
+// Asks for an operator's key, leads to the identity providers, and explains the sign-in link.
 
 import { h, put } from '../dom.js';
-import { signIn } from '../session.js';
+import { providers, signIn } from '../session.js';
 import { button, failure } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 
@@ -46,6 +46,8 @@ export function signInPage({ message, error, entered }) {
     send,
   );
   setTimeout(() => key.input.focus());
+  const ways = h('div', { class: 'sign-in-providers' });
+  providers().then((list) => put(ways, ...list.map(providerLink)));
   return h(
     'main',
     { class: 'sign-in' },
@@ -56,6 +58,7 @@ export function signInPage({ message, error, entered }) {
       h('h1', {}, 'Headrace'),
       h('p', { class: 'muted' }, message ?? 'Sign in to see what your server does, and why.'),
     ),
+    ways,
     form,
     h(
       'div',
@@ -77,3 +80,7 @@ export function signInPage({ message, error, entered }) {
     ),
   );
 }
+
+/** The link to the sign-in at an identity provider. The server leads the browser on to the provider. */
+const providerLink = ({ name, label }) =>
+  h('a', { class: 'button', href: `/admin/v1/sign-in/${encodeURIComponent(name)}` }, `Sign in with ${label}`);
