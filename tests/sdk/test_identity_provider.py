@@ -1,4 +1,4 @@
-"""Sign-in with a real OpenID provider: npm's `oidc-provider`, in `target/node`, where `xtask` installs it."""
+"""Sign-in of callers with real OpenID providers: npm's `oidc-provider`, in `target/node`, where `xtask` installs it, and PyPI's `canaille`."""
 
 import json
 import pathlib
@@ -13,6 +13,7 @@ from base64 import b64encode
 import pytest
 
 from conftest import MODEL, Server
+from signing_in import SignInProvider
 from test_typescript import HOME
 
 SCRIPT = pathlib.Path(__file__).parent / "typescript" / "identity-provider.mjs"
@@ -156,6 +157,43 @@ def test_without_a_provider_a_token_is_named_as_one(binary, tmp_path):
         assert code(answer) == (401, "jwt_not_configured")
         message = answer[2]["error"]["message"]
         assert "JWTs are not configured" in message and "[[identity.issuers]]" in message
+    finally:
+        server.stop()
+        provider.stop()
+
+
+def test_a_callers_access_token_of_another_provider_is_accepted(binary, tmp_path):
+    back = "http://127.0.0.1:9/back"
+    provider = SignInProvider("canaille", back)
+    settings = f"""
+[[identity.issuers]]
+issuer = "{provider.issuer}"
+audiences = ["console"]
+
+[[identity.issuers.rules]]
+when = {{ groups = "platform" }}
+project = "default"
+"""
+    server = Server(tmp_path, configuration=settings)
+    try:
+        token, _ = provider.tokens(back, "ann")
+        status, headers, body = call(server, token)
+        assert status == 200, body
+        trace = server.get(f"/v1/requests/{headers['x-request-id']}")
+        assert trace["token_user"]["issuer"] == provider.issuer and trace["token_user"]["subject"] == "ann", trace
+        assert code(call(server, provider.tokens(back, "bob")[0])) == (403, "token_not_mapped")
+        assert code(call(server, token[:-4] + "AAAA")) == (401, "invalid_token")
+        # A reload decides for tokens that were accepted before, too.
+        path = tmp_path / "headrace.toml"
+        path.write_text(settings.replace("platform", "other"))
+        assert server.run("reload").returncode == 0
+        assert code(call(server, token)) == (403, "token_not_mapped")
+        path.write_text("")
+        assert server.run("reload").returncode == 0
+        assert code(call(server, token)) == (401, "jwt_not_configured")
+        path.write_text(settings)
+        assert server.run("reload").returncode == 0
+        assert call(server, token)[0] == 200
     finally:
         server.stop()
         provider.stop()

@@ -72,6 +72,7 @@ pub(crate) const LIVE: &[&str] = &[
     "routes",
     "scheduler.weights",
     "admin.sign_in",
+    "identity.issuers",
     "moderation.rules",
     "gateway.alias_header",
     "limits.key.requests_per_minute",

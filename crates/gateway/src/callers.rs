@@ -31,7 +31,8 @@ impl Gateway {
                 refusal => unauthenticated(&refusal),
             });
         }
-        let tokens = parts.tokens.as_ref().ok_or_else(not_configured)?;
+        let tokens = parts.tokens.as_ref().filter(|tokens| tokens.has_issuers());
+        let tokens = tokens.ok_or_else(not_configured)?;
         tokens.authenticate(shown, now).map_err(|refusal| refused(&refusal))
     }
 
@@ -42,7 +43,7 @@ impl Gateway {
         authorization: Option<&[u8]>,
         x_api_key: Option<&[u8]>,
     ) -> Option<KeyWait> {
-        let tokens = self.parts().tokens.as_ref()?;
+        let tokens = self.parts().tokens.as_ref().filter(|tokens| tokens.has_issuers())?;
         let shown = credential(authorization, x_api_key).ok().filter(|shown| is_token(shown))?;
         tokens.wait_for_keys(shown, self.parts().clock.now())
     }

@@ -10,6 +10,8 @@ use headrace_call_state::{
 };
 use headrace_catalog::{Catalog, GatewayError};
 use headrace_domain::{ModelName, Residency, UnixNanos};
+use headrace_identity::Directory;
+use headrace_jwt::TokenAuthenticator;
 use headrace_resources::{ResourceConfig, ResourceParts, SocketSession, StoredResources};
 use headrace_rollout::{CanaryNews, CanaryWatch, ShadowCopies, ShadowFigures, ShadowSpending};
 use headrace_wire::WireLimits;
@@ -110,6 +112,16 @@ impl Gateway {
             table: InFlightTable::new(),
             sessions: Arc::default(),
         }))
+    }
+
+    /// Organisations, projects and keys.
+    pub fn directory(&self) -> &Directory {
+        &self.parts.directory
+    }
+
+    /// Verifies JWTs. `None` if this gateway takes none.
+    pub fn tokens(&self) -> Option<&TokenAuthenticator> {
+        self.parts.tokens.as_deref()
     }
 
     /// The catalogue for new calls. A caller that needs several things from it should ask once.

@@ -5,8 +5,11 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use headrace_domain::{Clock, UnixNanos};
 use headrace_identity::{Directory, IdentityError, Principal};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::TokenRefusal;
@@ -26,11 +29,19 @@ const MAX_VERIFIED_TOKENS: usize = 16_384;
 /// A future that ends once the keys for a token were fetched, or could not be.
 pub type KeyWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Verifies tokens of identity providers and maps their claims to principals.
+/// Verifies tokens of identity providers and maps their claims to principals. The providers can be replaced.
 pub struct TokenAuthenticator {
+    trusted: ArcSwap<TrustedIssuers>,
+    directory: Arc<Directory>,
+    clock: Arc<dyn Clock>,
+    /// The tasks that keep keys fresh. Replacing them ends the former ones.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+/// The issuers in force, with the tokens that were verified by their keys and rules.
+struct TrustedIssuers {
     issuers: Vec<Arc<IssuerKeys>>,
     cache: TokenCache,
-    directory: Arc<Directory>,
 }
 
 impl TokenAuthenticator {
@@ -42,11 +53,35 @@ impl TokenAuthenticator {
         clock: &Arc<dyn Clock>,
     ) -> Self {
         let issuer = |(config, source)| Arc::new(IssuerKeys::new(config, source, Arc::clone(clock)));
-        Self {
-            issuers: issuers.into_iter().map(issuer).collect(),
-            cache: TokenCache::new(MAX_VERIFIED_TOKENS),
-            directory,
+        let trusted = TrustedIssuers::new(issuers.into_iter().map(issuer).collect());
+        let (trusted, tasks) = (ArcSwap::from_pointee(trusted), Mutex::default());
+        Self { trusted, directory, clock: Arc::clone(clock), tasks }
+    }
+
+    /// Replaces the issuers, and keeps their keys fresh on `runtime`. Issuers whose settings are the same keep their
+    /// keys. Tokens that were verified before are verified again.
+    pub fn replace(&self, issuers: Vec<(IssuerConfig, Arc<dyn DocumentSource>)>, runtime: &Handle) {
+        let former = self.trusted.load_full();
+        let issuers = issuers.into_iter().map(|(config, source)| {
+            let same = former.issuers.iter().find(|issuer| issuer.config == config).cloned();
+            same.unwrap_or_else(|| Arc::new(IssuerKeys::new(config, source, Arc::clone(&self.clock))))
+        });
+        self.trusted.store(Arc::new(TrustedIssuers::new(issuers.collect())));
+        self.keep_fresh(runtime);
+    }
+
+    /// Keeps the keys of all issuers fresh on `runtime`, until the authenticator is dropped.
+    pub fn keep_fresh(&self, runtime: &Handle) {
+        let mut tasks = JoinSet::new();
+        for issuer in &self.trusted.load().issuers {
+            tasks.spawn_on(Arc::clone(issuer).keep_fresh(), runtime);
         }
+        *self.tasks.lock() = tasks;
+    }
+
+    /// Returns whether there is an issuer.
+    pub fn has_issuers(&self) -> bool {
+        !self.trusted.load().issuers.is_empty()
     }
 
     /// Returns the principal of a token. Does no I/O. A token that was verified within the last minute costs two hashes
@@ -57,18 +92,19 @@ impl TokenAuthenticator {
     pub fn authenticate(&self, token: &str, now: UnixNanos) -> Result<Arc<Principal>, TokenRefusal> {
         // Read before a principal is built, so that a change meanwhile is noticed at the next look-up.
         let version = self.directory.principals_version();
-        if let Some(found) = self.cache.get(token, now) {
+        let trusted = self.trusted.load();
+        if let Some(found) = trusted.cache.get(token, now) {
             if found.version == version {
                 return Ok(found.principal);
             }
             let principal = self.directory.user_principal(&found.grant);
             let principal = Arc::new(principal.map_err(|error| no_principal(&error, None))?);
             let renewed = CachedToken { principal: Arc::clone(&principal), version, ..found };
-            self.cache.put(token, renewed, now);
+            trusted.cache.put(token, renewed, now);
             return Ok(principal);
         }
         let parsed = UnverifiedToken::parse(token)?;
-        let issuer = self.issuer_of(&parsed)?;
+        let issuer = trusted.issuer_of(&parsed)?;
         issuer.check_signature(&parsed)?;
         // From here on the claims are the issuer's.
         let checked = check_claims(&parsed.claims, &issuer.config, now)?;
@@ -79,7 +115,7 @@ impl TokenAuthenticator {
         if now < until {
             let verified =
                 CachedToken { until, grant: Arc::new(grant), principal: Arc::clone(&principal), version };
-            self.cache.put(token, verified, now);
+            trusted.cache.put(token, verified, now);
         }
         Ok(principal)
     }
@@ -87,21 +123,19 @@ impl TokenAuthenticator {
     /// Returns a future to await before [`TokenAuthenticator::authenticate`] if the token's key must be fetched. Returns
     /// `None` for almost every token. Call it within a tokio runtime.
     pub fn wait_for_keys(&self, token: &str, now: UnixNanos) -> Option<KeyWait> {
-        if self.cache.may_have(token, now) {
+        let trusted = self.trusted.load();
+        if trusted.cache.may_have(token, now) {
             return None;
         }
         let parsed = UnverifiedToken::parse(token).ok()?;
-        let wait = self.issuer_of(&parsed).ok()?.fetch_for(&parsed)?;
+        let wait = trusted.issuer_of(&parsed).ok()?.fetch_for(&parsed)?;
         Some(Box::pin(wait))
     }
+}
 
-    /// Keeps the keys of all issuers fresh, until the future is dropped.
-    pub async fn keep_fresh(self: Arc<Self>) {
-        let mut issuers: JoinSet<()> = JoinSet::new();
-        for issuer in &self.issuers {
-            issuers.spawn(Arc::clone(issuer).keep_fresh());
-        }
-        while issuers.join_next().await.is_some() {}
+impl TrustedIssuers {
+    fn new(issuers: Vec<Arc<IssuerKeys>>) -> Self {
+        Self { issuers, cache: TokenCache::new(MAX_VERIFIED_TOKENS) }
     }
 
     fn issuer_of(&self, token: &UnverifiedToken<'_>) -> Result<&Arc<IssuerKeys>, TokenRefusal> {
@@ -121,6 +155,8 @@ fn no_principal(error: &IdentityError, claim: Option<String>) -> TokenRefusal {
 
 impl fmt::Debug for TokenAuthenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TokenAuthenticator").field("issuers", &self.issuers).finish_non_exhaustive()
+        f.debug_struct("TokenAuthenticator")
+            .field("issuers", &self.trusted.load().issuers)
+            .finish_non_exhaustive()
     }
 }

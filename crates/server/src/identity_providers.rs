@@ -1,37 +1,29 @@
-//! The identity providers whose tokens the gateway accepts, from the settings. Must not know how a token is verified.
+//! The identity providers whose tokens the gateway accepts, and those at which operators sign in, from the settings. Must not know how a token is verified.
 
 use std::sync::Arc;
 
 use headrace_config::ServerSettings;
-use headrace_domain::Clock;
 use headrace_identity::Directory;
-use headrace_jwt::{
-    DocumentSource, GrantValue, HttpDocuments, IssuerConfig, ProviderClient, SignInConfig, TokenAuthenticator,
-};
+use headrace_jwt::{DocumentSource, GrantValue, HttpDocuments, IssuerConfig, ProviderClient, SignInConfig};
 use headrace_terminal::output;
 
-/// Builds the authenticator of tokens. `None` if no issuer is configured. Warns of rules that name a project or an
+/// The identity providers of callers, each with the source of its documents. Warns of rules that name a project or an
 /// organisation that does not exist yet. Asks no provider.
 ///
 /// # Errors
 /// Returns why no HTTP client for a provider can be built.
-pub(crate) fn authenticator(
+pub(crate) fn of_callers(
     config: &ServerSettings,
-    directory: &Arc<Directory>,
-    clock: &Arc<dyn Clock>,
-) -> Result<Option<Arc<TokenAuthenticator>>, String> {
-    if config.issuers.is_empty() {
-        return Ok(None);
-    }
-    let mut issuers = Vec::with_capacity(config.issuers.len());
-    for issuer in &config.issuers {
+    directory: &Directory,
+) -> Result<Vec<(IssuerConfig, Arc<dyn DocumentSource>)>, String> {
+    let with_documents = |issuer: &IssuerConfig| {
         warn_of_missing(issuer, directory);
         let documents = HttpDocuments::new(issuer.extra_roots_pem.as_deref());
         let documents =
             documents.map_err(|error| format!("identity provider `{}`: {error}", issuer.issuer))?;
-        issuers.push((issuer.clone(), Arc::new(documents) as Arc<dyn DocumentSource>));
-    }
-    Ok(Some(Arc::new(TokenAuthenticator::new(issuers, Arc::clone(directory), clock))))
+        Ok((issuer.clone(), Arc::new(documents) as Arc<dyn DocumentSource>))
+    };
+    config.issuers.iter().map(with_documents).collect()
 }
 
 /// The identity providers of operators, each with its HTTP client. Asks no provider.

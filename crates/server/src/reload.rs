@@ -256,6 +256,8 @@ impl ConfigReloader {
         let providers = identity_providers::of_operators(&config).map_err(|why| vec![why])?;
         let stopping = || vec!["the server is stopping".to_owned()];
         let gateway = self.gateway.upgrade().ok_or_else(stopping)?;
+        let issuers =
+            identity_providers::of_callers(&config, gateway.directory()).map_err(|why| vec![why])?;
         let former = engines.map(LocalEngines::running).unwrap_or_default();
         let mut running = staying(&former, &config, &plan);
         // From here on, a failure drops the newly loaded models, which ends them.
@@ -301,6 +303,9 @@ impl ConfigReloader {
             return Err(stopping());
         }
         self.sign_in.replace(providers, clock, runtime);
+        if let Some(tokens) = gateway.tokens() {
+            tokens.replace(issuers, runtime);
+        }
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         if let Err(why) = (self.log)(log) {
             output::note(&format!("warning: log.filter: {why}"));

@@ -181,7 +181,7 @@ async fn keys_are_refreshed_by_their_cache_headers_beside_the_calls() {
     let config = IssuerConfig { jwks_url: Some(KEYS_URL.to_owned()), ..issuer(vec![rule("lab")]) };
     let source = Arc::clone(&documents) as Arc<dyn DocumentSource>;
     let tokens = Arc::new(TokenAuthenticator::new(vec![(config, source)], directory(), &clock));
-    let keeping = tokio::spawn(Arc::clone(&tokens).keep_fresh());
+    tokens.keep_fresh(&tokio::runtime::Handle::current());
     tokio::time::sleep(seconds(1)).await;
     assert_eq!(documents.fetches_of(KEYS_URL), 1, "the first keys are there before the first token");
     tokio::time::sleep(seconds(298)).await;
@@ -204,5 +204,25 @@ async fn keys_are_refreshed_by_their_cache_headers_beside_the_calls() {
     let before = documents.fetches_of(KEYS_URL);
     tokio::time::sleep(seconds(200)).await;
     assert_eq!(documents.fetches_of(KEYS_URL), before);
-    keeping.abort();
+}
+
+#[tokio::test]
+async fn replaced_issuers_decide_at_once_and_the_same_ones_keep_their_keys() {
+    let key = SigningKey::new("k", "ES256");
+    let world = World::of(issuer(vec![rule("lab")]), &[&key]);
+    let token = key.token("ES256", &claims());
+    assert_eq!(world.sign_in(&token).await.unwrap().project.as_str(), "lab");
+    let replace = |issuers: Vec<IssuerConfig>| {
+        let source = || Arc::clone(&world.documents) as Arc<dyn DocumentSource>;
+        let issuers = issuers.into_iter().map(|config| (config, source())).collect();
+        world.tokens.replace(issuers, &tokio::runtime::Handle::current());
+    };
+    replace(vec![issuer(vec![rule("lab")])]);
+    assert!(world.tokens.authenticate(&token, START).is_ok(), "no fetch is needed");
+    replace(vec![issuer(vec![rule("shop")])]);
+    let user = world.sign_in(&token).await.unwrap();
+    assert_eq!(user.project.as_str(), "shop", "a token that was verified before is mapped by the new rules");
+    replace(Vec::new());
+    assert!(!world.tokens.has_issuers());
+    assert_eq!(world.sign_in(&token).await.unwrap_err(), TokenRefusal::UnknownIssuer);
 }

@@ -50,8 +50,8 @@ pub(crate) struct GatewayRole {
     pub(crate) upstreams: Arc<UpstreamRegistry>,
     /// The models at the start: local ones first, then those of upstreams.
     pub(crate) models: Vec<ModelOffer>,
-    /// Verifies JWTs. `None` if no identity provider is configured.
-    tokens: Option<Arc<TokenAuthenticator>>,
+    /// Verifies JWTs. A reload replaces its identity providers.
+    pub(crate) tokens: Arc<TokenAuthenticator>,
     limits: Limits,
     /// `None` if this server has its limits for itself.
     shares: Option<ShareExchange>,
@@ -86,8 +86,10 @@ impl GatewayRole {
         let exporters = Exporters::start(&config.telemetry, &stores.recorder, metrics, clock)?;
         let running = engine.map(|engine| engine.engines().running()).unwrap_or_default();
         let built = ask_upstreams(config, assets, &upstreams, runtime).and_then(|fronted| {
-            let tokens = identity_providers::authenticator(config, &stores.directory, clock)?;
-            let callers = (&limits, tokens.as_ref());
+            let issuers = identity_providers::of_callers(config, &stores.directory)?;
+            let tokens = TokenAuthenticator::new(issuers, Arc::clone(&stores.directory), clock);
+            let tokens = Arc::new(tokens);
+            let callers = (&limits, &tokens);
             let gateway = build(config, data_dir, &running, &fronted, &stores, callers, clock)?;
             Ok((gateway, tokens, fronted))
         });
@@ -137,9 +139,7 @@ impl GatewayRole {
             tasks.spawn(shared_identities::refresh(directory, operators));
             tasks.spawn(objects::follow_others(Arc::downgrade(gateway)));
         }
-        if let Some(tokens) = tokens {
-            tasks.spawn(Arc::clone(tokens).keep_fresh());
-        }
+        tokens.keep_fresh(&context.runtime);
         tasks.spawn(canaries::tend(Arc::downgrade(gateway), Arc::clone(&stores.directory)));
         tasks.spawn(objects::tend(Arc::downgrade(gateway)));
         let lister = Arc::clone(reloader);
@@ -208,7 +208,7 @@ fn build(
     running: &[RunningModel],
     fronted: &UpstreamModels,
     stores: &GatewayStores,
-    (limits, tokens): (&Limits, Option<&Arc<TokenAuthenticator>>),
+    (limits, tokens): (&Limits, &Arc<TokenAuthenticator>),
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<Gateway>, String> {
     let offer = reload::offer(config, running, fronted, clock);
@@ -219,7 +219,7 @@ fn build(
     let parts = GatewayParts {
         clock: Arc::clone(clock),
         directory: Arc::clone(&stores.directory),
-        tokens: tokens.cloned(),
+        tokens: Some(Arc::clone(tokens)),
         limits: limits.clone(),
         ledger: Arc::clone(&stores.ledger_client),
         traces: Arc::clone(&stores.recorder) as Arc<dyn TraceSink>,
