@@ -12,6 +12,8 @@ pub(crate) fn record(user: &ProviderUser) -> Option<OperatorRecord> {
         id: OperatorId::new(&format!("op_{}", user.id())).ok()?,
         name: format!("{} ({})", user.name, user.provider),
         role: user.role,
+        org: None,
+        user: None,
         hint: String::new(),
         created: UnixNanos::new(0),
         revoked: None,

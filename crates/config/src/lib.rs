@@ -19,6 +19,7 @@ mod notices;
 mod otel;
 mod paths;
 mod prices;
+mod proxies;
 pub mod reference;
 pub mod relayed;
 mod routes;
