@@ -22,8 +22,8 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    accounts, budgets, document, events, gateways, money, operators, places, playground, requests, served, server,
-    session, sign_in, tiers, words,
+    accounts, budgets, document, events, gateways, money, operators, places, playground, requests, served,
+    server, session, sign_in, tiers, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};

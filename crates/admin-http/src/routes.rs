@@ -1,8 +1,8 @@
 //! Route handlers by subject. A handler turns a request into a command and the reply into JSON. It must not decide who
 //! may call it.
 
-pub(crate) mod budgets;
 pub(crate) mod accounts;
+pub(crate) mod budgets;
 pub(crate) mod document;
 pub(crate) mod events;
 pub(crate) mod gateways;

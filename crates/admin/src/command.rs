@@ -10,9 +10,9 @@ use headrace_identity::{
 use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget};
 use serde::{Deserialize, Serialize};
 
+use crate::account_act::{AccountAct, AccountReply};
 use crate::budget_act::{BudgetAct, BudgetAlertView, BudgetRuleView};
 use crate::credit_view::CreditView;
-use crate::account_act::{AccountAct, AccountReply};
 use crate::gateway_view::GatewayView;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 use crate::secret_text::SecretText;

@@ -1,8 +1,8 @@
 //! The commands of operators, and the control socket that carries them to a running server. Actor and time are
 //! arguments. Must not know HTTP, engines or SQL.
 
-mod budget_act;
 mod account_act;
+mod budget_act;
 mod command;
 pub mod control;
 mod credit_view;
@@ -17,10 +17,7 @@ mod tier_act;
 
 pub use account_act::{AccountAct, AccountReply, GroupMapping, ListedAccounts, UserChange};
 pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
-pub use command::{
-    AdminCommand, AdminReply, AuditView, GrantView, ServerStatus, StoreView,
-    TotalsView,
-};
+pub use command::{AdminCommand, AdminReply, AuditView, GrantView, ServerStatus, StoreView, TotalsView};
 pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use gateway_view::GatewayView;

@@ -500,8 +500,8 @@ fn unexpected(receipt: &Receipt) -> AdminError {
     AdminError::new(AdminCode::Internal, format!("the ledger answered {receipt:?}"), "")
 }
 
-mod budgets;
 mod accounts;
+mod budgets;
 mod gateways;
 mod lend;
 mod money;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use headrace_chat::arguments::ChatArgs;
-use headrace_domain::{NanoDollars, OrgId, ProjectId};
+use headrace_domain::{NanoDollars, OrgId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
 pub(crate) mod accounts;

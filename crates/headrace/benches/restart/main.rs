@@ -145,6 +145,7 @@ fn fill(url: &str, folder: &Path) {
                 owner,
                 expires: now.after(Duration::from_secs(600)),
                 idempotency: None,
+                demand: None,
             });
         }
         let done = ledger.transact(operations, now);
