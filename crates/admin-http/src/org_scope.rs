@@ -136,7 +136,7 @@ pub(crate) fn check_path(
                     all.into_iter().find(|credential| credential.id == id).map(|credential| credential.org)
                 }
             };
-            (found, IdentityError::UnknownAccount(id))
+            (found, IdentityError::UnknownAccount(id.to_string()))
         }
         Operator => {
             let Ok(id) = OperatorId::new(id) else { return Ok(()) };

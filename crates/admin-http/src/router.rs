@@ -22,8 +22,8 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    accounts, budgets, document, events, gateways, money, operators, places, playground, requests, served,
-    server, session, sign_in, tiers, words,
+    accounts, budgets, document, events, gateways, money, operators, places, playground, requests,
+    scim_credentials, served, server, session, sign_in, tiers, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
@@ -78,9 +78,9 @@ fn routes() -> RouteList {
         .post("/service-accounts/{id}/activate", ADMINS, "Let a service account's keys work again", accounts::activate_service_account)
         .get("/groups", ADMINS, "Groups of users, by id", accounts::list_groups)
         .patch("/groups/{id}", ADMINS, "Change the role or the tier that a group gives its members", accounts::change_group)
-        .get("/scim", OWNERS, "SCIM credentials, by id, without their secrets", accounts::list_scim)
-        .post("/scim", OWNERS, "Create a SCIM credential; the secret is shown only once", accounts::create_scim)
-        .delete("/scim/{id}", OWNERS, "Revoke a SCIM credential", accounts::revoke_scim)
+        .get("/scim", OWNERS, "SCIM credentials, by id, without their secrets", scim_credentials::list)
+        .post("/scim", OWNERS, "Create a SCIM credential; the secret is shown only once", scim_credentials::create)
+        .delete("/scim/{id}", OWNERS, "Revoke a SCIM credential", scim_credentials::revoke)
         .get("/tiers", VIEWERS, "Tiers, by name", tiers::list)
         .post("/tiers", ADMINS, "Create a tier; it has no effect until it is assigned", tiers::create)
         .put("/tiers/{id}", ADMINS, "Replace the rules of a tier, for all that have it", tiers::change)

@@ -11,6 +11,7 @@ pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod playground;
 pub(crate) mod requests;
+pub(crate) mod scim_credentials;
 pub(crate) mod search;
 pub(crate) mod served;
 pub(crate) mod server;

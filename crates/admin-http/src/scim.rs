@@ -27,6 +27,7 @@ use filter::ScimFilter;
 use patch::PatchOperation;
 use problem::{ScimKind, ScimProblem};
 use resources::{group_json, read_group, read_user, user_json};
+use schemas::MAX_ROWS;
 
 /// The path of the service.
 pub(crate) const ROOT: &str = "/scim/v2";
@@ -34,9 +35,8 @@ pub(crate) const ROOT: &str = "/scim/v2";
 const MAX_BODY_BYTES: usize = 4 << 20;
 /// Maximum number of requests whose bodies are read or answered at once.
 const MAX_AT_ONCE: usize = 8;
-/// Resources of a page if the client names no number, and the maximum.
+/// Resources of a page if the client names no number.
 const USUAL_ROWS: usize = 100;
-pub(crate) const MAX_ROWS: usize = 500;
 
 /// The state of the routes.
 #[derive(Clone)]

@@ -5,8 +5,6 @@ use std::fmt;
 
 use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency, TierName};
 
-use crate::AccountId;
-
 /// Why a credential was refused. The variants are for traces and metrics. Callers see only [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AuthRefusal {
@@ -155,9 +153,9 @@ pub enum IdentityError {
     /// No such key.
     UnknownKey(KeyId),
     /// No such user, service account, group or SCIM credential.
-    UnknownAccount(AccountId),
+    UnknownAccount(String),
     /// The user is not active.
-    InactiveUser(AccountId),
+    InactiveUser(String),
     /// No such tier.
     UnknownTier(TierName),
     /// The tier is assigned, and cannot be removed.
@@ -215,7 +213,7 @@ impl fmt::Display for IdentityError {
             Self::UnknownOrg(id) => write!(f, "there is no organisation `{id}`"),
             Self::UnknownProject(id) => write!(f, "there is no project `{id}`"),
             Self::UnknownKey(id) => write!(f, "there is no key `{id}`"),
-            Self::UnknownAccount(id) => write!(f, "there is no {} `{id}`", id.kind().name()),
+            Self::UnknownAccount(id) => write!(f, "there is no account `{id}`"),
             Self::InactiveUser(id) => write!(f, "user `{id}` is not active"),
             Self::UnknownTier(name) => write!(f, "there is no tier `{name}`"),
             Self::TierInUse { tier, holders } => {

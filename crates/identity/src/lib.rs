@@ -15,12 +15,14 @@ mod memory;
 mod operators;
 mod principal;
 mod record;
+mod role;
 mod secret;
 mod store;
 mod tier;
 mod tier_entitlements;
 mod tier_store;
 mod user_grant;
+mod user_roles;
 
 pub use account::{
     AccountId, AccountKind, AccountRecord, GroupProfile, GroupRecord, ScimCredentialRecord, ScimSubject,
@@ -36,11 +38,10 @@ pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use key_details::{KeyChange, KeyDetailStore, KeyDetails};
 pub use key_use::KeyUse;
 pub use memory::MemoryKeyStore;
-pub use operators::{
-    OperatorId, OperatorRecord, OperatorScope, OperatorStore, Operators, Role, StoredOperator,
-};
+pub use operators::{OperatorId, OperatorRecord, OperatorScope, OperatorStore, Operators, StoredOperator};
 pub use principal::{EndpointAccess, EntitlementRefusal, ModelAccess, Principal, RateLimits, may_use};
 pub use record::{KeyRecord, NewKey, OrgRecord, ProjectRecord};
+pub use role::Role;
 pub use secrecy::{ExposeSecret, SecretString};
 pub use secret::{HashSecret, KeyHash, is_strong, is_well_formed};
 pub use store::{
@@ -50,3 +51,4 @@ pub use tier::{TierHolder, TierRecord, TierRules};
 pub use tier_entitlements::{TierBound, TierEntitlements};
 pub use tier_store::TierStore;
 pub use user_grant::{UserGrant, token_user_id};
+pub use user_roles::UserRoles;

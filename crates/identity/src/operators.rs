@@ -13,8 +13,10 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use crate::record::check_text;
+use crate::role::Role;
 use crate::secret::{self, KeyHasher};
-use crate::{AccountId, AuditEntry, AuthRefusal, Directory, HashSecret, IdentityError, KeyHash, StoreError};
+use crate::user_roles::UserRoles;
+use crate::{AccountId, AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError};
 
 /// Prefix of operator keys.
 const PREFIX: &str = "hrop-";
@@ -81,49 +83,6 @@ impl fmt::Display for OperatorId {
 impl fmt::Debug for OperatorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "OperatorId({})", self.0)
-    }
-}
-
-/// An operator's role. The administrative interface decides what each role may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Role {
-    /// Everything, including operators.
-    Owner,
-    /// Everything except operators.
-    Admin,
-    /// Everything about money.
-    Billing,
-    /// Keys and the playground.
-    Developer,
-    /// Read-only access.
-    Viewer,
-}
-
-impl Role {
-    /// All roles, the most powerful first.
-    pub const ALL: [Self; 5] = [Self::Owner, Self::Admin, Self::Billing, Self::Developer, Self::Viewer];
-
-    /// The role's name in configuration and output.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Owner => "owner",
-            Self::Admin => "admin",
-            Self::Billing => "billing",
-            Self::Developer => "developer",
-            Self::Viewer => "viewer",
-        }
-    }
-
-    /// The role with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.name() == name)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -212,7 +171,7 @@ pub struct Operators {
     store: Arc<dyn OperatorStore>,
     hasher: KeyHasher,
     /// The users. `None` if operators of users are refused.
-    users: Option<Arc<Directory>>,
+    users: Option<Arc<dyn UserRoles>>,
     /// Locked for the whole of a change.
     changing: Mutex<()>,
     /// The operators, by id. Never locked while the store is called.
@@ -243,9 +202,9 @@ impl Operators {
         })
     }
 
-    /// Returns the operators with the directory of the users that some of them are.
+    /// Returns the operators with the users that some of them are.
     #[must_use]
-    pub fn with_users(mut self, users: Arc<Directory>) -> Self {
+    pub fn with_users(mut self, users: Arc<impl UserRoles + 'static>) -> Self {
         self.users = Some(users);
         self
     }
@@ -256,7 +215,7 @@ impl Operators {
             return None;
         }
         let Some(user) = &record.user else { return Some(record.clone()) };
-        let role = self.users.as_ref()?.role_of_user(user)?;
+        let role = self.users.as_ref()?.role_of(user)?;
         Some(OperatorRecord { role, ..record.clone() })
     }
 
@@ -386,16 +345,16 @@ impl Operators {
         };
         match scope {
             OperatorScope::Server => Ok((role, None, None)),
-            OperatorScope::Org(org) => match users("org")?.org(&org) {
-                Some(_) => Ok((role, Some(org), None)),
-                None => Err(IdentityError::UnknownOrg(org)),
+            OperatorScope::Org(org) => match users("org")?.has_org(&org) {
+                true => Ok((role, Some(org), None)),
+                false => Err(IdentityError::UnknownOrg(org)),
             },
             OperatorScope::User(id) => {
                 let users = users("user")?;
-                let user = users.user(&id).ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+                let org = users.org_of(&id).ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
                 let why = "must be active and have a role in its organisation";
-                let role = users.role_of_user(&id).ok_or(IdentityError::Invalid { field: "user", why })?;
-                Ok((role, Some(user.org), Some(id)))
+                let role = users.role_of(&id).ok_or(IdentityError::Invalid { field: "user", why })?;
+                Ok((role, Some(org), Some(id)))
             }
         }
     }

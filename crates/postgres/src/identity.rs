@@ -26,8 +26,9 @@ mod operators;
 mod rows;
 mod tiers;
 
-use accounts::account;
-use rows::{RowFailure, audit_row, corrupt, hash, json, key, nanos, number, org, project, split_tiers};
+use rows::{
+    RowFailure, account, audit_row, corrupt, hash, json, key, nanos, number, org, project, split_tiers,
+};
 
 /// How long a change or a read may take.
 const LIMIT: Duration = Duration::from_secs(4);

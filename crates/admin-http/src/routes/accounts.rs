@@ -1,4 +1,4 @@
-//! Users, service accounts, groups and SCIM credentials.
+//! Users, service accounts and groups.
 
 use axum::extract::State;
 use axum::response::NoContent;
@@ -8,8 +8,8 @@ use headrace_admin::{
 };
 use headrace_domain::{OrgId, ProjectId, TierName};
 use headrace_identity::{
-    AccountId, AccountRecord, GroupRecord, IdentityError, Role, ScimCredentialRecord, ScimSubject,
-    ServiceAccountRecord, UserLogin, UserProfile, UserRecord,
+    AccountId, AccountRecord, GroupRecord, IdentityError, Role, ServiceAccountRecord, UserLogin, UserProfile,
+    UserRecord,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -232,60 +232,6 @@ pub(crate) struct ChangedGroup {
     tier: Option<Option<TierName>>,
 }
 
-/// A credential with which an identity provider keeps users and groups by SCIM.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ScimCredential")]
-pub(crate) struct ScimView {
-    id: String,
-    org: String,
-    /// The last four characters of the secret.
-    hint: String,
-    /// The issuer of the users' tokens.
-    issuer: Option<String>,
-    created: Time,
-    revoked: Option<Time>,
-}
-
-impl From<ScimCredentialRecord> for ScimView {
-    fn from(of: ScimCredentialRecord) -> Self {
-        let ScimCredentialRecord { id, org, hint, issuer, created, revoked, .. } = of;
-        let (created, revoked) = (Time(created), revoked.map(Time));
-        Self { id: id.to_string(), org: org.to_string(), hint, issuer, created, revoked }
-    }
-}
-
-/// A SCIM credential to be created.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewScim {
-    #[schemars(with = "Name")]
-    org: OrgId,
-    /// The issuer of the users' tokens, if they call with tokens.
-    #[schemars(length(min = 1, max = 256))]
-    issuer: Option<String>,
-    /// The attribute that equals the subject of the tokens.
-    #[serde(default)]
-    subject: SubjectName,
-}
-
-/// The attribute of a SCIM user that equals the subject of its tokens.
-#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "ScimSubject")]
-pub(crate) enum SubjectName {
-    #[default]
-    ExternalId,
-    UserName,
-}
-
-/// A SCIM credential and its secret.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct ScimCreated {
-    credential: ScimView,
-    /// Shown this once.
-    secret: String,
-}
-
 /// A filter for accounts, and the requested page.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -302,23 +248,27 @@ pub(crate) struct AccountsQuery {
 
 impl AccountsQuery {
     /// The organisation that is shown. Without a filter, that of the operator.
-    fn org(&self, who: &AuthenticatedOperator) -> Result<Option<OrgId>, ApiProblem> {
+    pub(crate) fn org(&self, who: &AuthenticatedOperator) -> Result<Option<OrgId>, ApiProblem> {
         match &self.org {
             Some(org) => check_org(&who.operator, org).map(|()| Some(org.clone())),
             None => Ok(who.operator.org.clone()),
         }
     }
 
-    fn page<T>(&self, rows: impl Iterator<Item = T>, key: impl Fn(&T) -> String) -> Json<RowPage<T>> {
+    pub(crate) fn page<T>(
+        &self,
+        rows: impl Iterator<Item = T>,
+        key: impl Fn(&T) -> String,
+    ) -> Json<RowPage<T>> {
         Json(RowPage::by(rows, self.limit, self.cursor.as_deref(), key))
     }
 }
 
 fn unknown(id: &AccountId) -> ApiProblem {
-    AdminError::from(IdentityError::UnknownAccount(id.clone())).into()
+    AdminError::from(IdentityError::UnknownAccount(id.to_string())).into()
 }
 
-async fn run(
+pub(crate) async fn run(
     app: &AdminApp,
     who: &AuthenticatedOperator,
     act: AccountAct,
@@ -576,42 +526,4 @@ pub(crate) async fn change_group(
         }
         _ => Err(other_kind()),
     }
-}
-
-pub(crate) async fn list_scim(
-    State(app): State<AdminApp>,
-    Extension(who): Extension<AuthenticatedOperator>,
-    QueryInput(query): QueryInput<AccountsQuery>,
-) -> Result<Json<RowPage<ScimView>>, ApiProblem> {
-    let all = app.directory().scim_credentials(query.org(&who)?.as_ref());
-    Ok(query.page(all.into_iter().map(ScimView::from), |credential| credential.id.clone()))
-}
-
-pub(crate) async fn create_scim(
-    State(app): State<AdminApp>,
-    Extension(who): Extension<AuthenticatedOperator>,
-    JsonBody(NewScim { org, issuer, subject }): JsonBody<NewScim>,
-) -> Result<CreatedBody<ScimCreated>, ApiProblem> {
-    check_org(&who.operator, &org)?;
-    let subject = match subject {
-        SubjectName::ExternalId => ScimSubject::ExternalId,
-        SubjectName::UserName => ScimSubject::UserName,
-    };
-    match run(&app, &who, AccountAct::CreateScim { org, issuer, subject }).await? {
-        AccountReply::ScimCreated { credential, secret } => {
-            app.changed("scim");
-            Ok(CreatedBody(ScimCreated { credential: credential.into(), secret: secret.expose().to_owned() }))
-        }
-        other => Err(unexpected(AdminReply::Accounts(other))),
-    }
-}
-
-pub(crate) async fn revoke_scim(
-    State(app): State<AdminApp>,
-    Extension(who): Extension<AuthenticatedOperator>,
-    PathName(ById { id }): PathName<ById<AccountId>>,
-) -> Result<NoContent, ApiProblem> {
-    run(&app, &who, AccountAct::RevokeScim { id }).await?;
-    app.changed("scim");
-    Ok(NoContent)
 }

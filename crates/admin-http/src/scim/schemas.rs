@@ -3,7 +3,8 @@
 use headrace_identity::AccountKind;
 use serde_json::{Value, json};
 
-use super::MAX_ROWS;
+/// Maximum number of resources of a page.
+pub(super) const MAX_ROWS: usize = 500;
 
 /// The schema of users.
 pub(super) const USER: &str = "urn:ietf:params:scim:schemas:core:2.0:User";

@@ -90,7 +90,7 @@ causes! {
     UnknownKey Asker "An id of another server, or a secret instead of the id."
         "there is no key `key_7f3a2b`" "headrace keys list";
     UnknownAccount Asker "An id of another server, or of a user that an identity provider removed."
-        "there is no user `usr_0ZpN3c8VwQ`" "headrace users list, or headrace service-accounts list";
+        "there is no account `usr_0ZpN3c8VwQ`" "headrace users list, or headrace service-accounts list";
     UnknownTier Asker "A misspelt name, or a tier that was removed."
         "there is no tier `basic`" "headrace tiers list, or headrace tiers create NAME";
     TierInUse Asker "The tier is still assigned to an organisation, a project or a key, perhaps a revoked one."

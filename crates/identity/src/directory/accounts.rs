@@ -13,7 +13,7 @@ use crate::account::check_account_name;
 use crate::record::check_text;
 use crate::{
     AccountId, AccountKind, AccountRecord, AuditEntry, GroupProfile, GroupRecord, KeyDetails, Role,
-    ServiceAccountRecord, StoreError, StoredAccount, UserProfile, UserRecord, secret,
+    ServiceAccountRecord, StoreError, StoredAccount, UserProfile, UserRecord, UserRoles, secret,
 };
 
 /// Characters of an account's id after its prefix: 119 bits.
@@ -137,7 +137,7 @@ impl Directory {
     ) -> Result<UserRecord, IdentityError> {
         self.change(id, |records| {
             let before = records.accounts.users.get(id).filter(|user| user.removed.is_none());
-            let before = before.ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+            let before = before.ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
             check_version(expected, before.version, "user")?;
             let mut user = before.clone();
             change(&mut user.profile)?;
@@ -240,7 +240,7 @@ impl Directory {
     ) -> Result<GroupRecord, IdentityError> {
         self.change(id, |records| {
             let before = records.accounts.groups.get(id).filter(|group| group.removed.is_none());
-            let before = before.ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+            let before = before.ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
             check_version(expected, before.version, "group")?;
             let mut group = before.clone();
             change(&mut group.profile)?;
@@ -288,7 +288,7 @@ impl Directory {
         match id.kind() {
             AccountKind::User => self.change(id, |records| {
                 let user = records.accounts.users.get(id).filter(|user| user.removed.is_none());
-                let mut user = user.cloned().ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+                let mut user = user.cloned().ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
                 (user.version, user.changed) = (user.version.saturating_add(1), now);
                 (user.removed, user.profile.active) = (Some(now), false);
                 let audit = entry(now, actor, "user.remove", id.as_str(), user_words(&user));
@@ -296,7 +296,8 @@ impl Directory {
             }),
             AccountKind::Group => self.change(id, |records| {
                 let group = records.accounts.groups.get(id).filter(|group| group.removed.is_none());
-                let mut group = group.cloned().ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+                let mut group =
+                    group.cloned().ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
                 (group.version, group.changed) = (group.version.saturating_add(1), now);
                 group.removed = Some(now);
                 let audit = entry(now, actor, "group.remove", id.as_str(), group_words(&group));
@@ -308,7 +309,7 @@ impl Directory {
                 };
                 self.change_service_account(id, "service_account.remove", actor, now, remove)
             }
-            AccountKind::ScimCredential => Err(IdentityError::UnknownAccount(id.clone())),
+            AccountKind::ScimCredential => Err(IdentityError::UnknownAccount(id.to_string())),
         }
     }
 
@@ -322,7 +323,7 @@ impl Directory {
     ) -> Result<(), IdentityError> {
         self.change(id, |records| {
             let before = records.accounts.service_accounts.get(id).filter(|found| found.removed.is_none());
-            let before = before.ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+            let before = before.ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
             let mut account = before.clone();
             change(&mut account);
             if account == *before {
@@ -426,6 +427,20 @@ impl Directory {
     }
 }
 
+impl UserRoles for Directory {
+    fn role_of(&self, user: &AccountId) -> Option<Role> {
+        self.role_of_user(user)
+    }
+
+    fn org_of(&self, user: &AccountId) -> Option<OrgId> {
+        self.user(user).map(|user| user.org)
+    }
+
+    fn has_org(&self, org: &OrgId) -> bool {
+        self.org(org).is_some()
+    }
+}
+
 impl Records {
     /// The entries of all keys that these accounts own.
     pub(super) fn entries_owned_by(&self, owners: &HashSet<AccountId>) -> Result<Vec<Entry>, IdentityError> {
@@ -478,7 +493,7 @@ impl Records {
         let is_user =
             |id: &&AccountId| self.accounts.users.get(*id).is_some_and(|user| user.org == group.org);
         match members.iter().find(|id| !is_user(id)) {
-            Some(id) => Err(IdentityError::UnknownAccount(id.clone())),
+            Some(id) => Err(IdentityError::UnknownAccount(id.to_string())),
             None => Ok(()),
         }
     }

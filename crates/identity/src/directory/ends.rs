@@ -66,7 +66,7 @@ impl Directory {
         let records = self.records.read();
         let known = records.accounts.token_user(key);
         if let Some(known) = known.filter(|known| !known.is_active()) {
-            return Err(IdentityError::InactiveUser(known.id.clone()));
+            return Err(IdentityError::InactiveUser(known.id.to_string()));
         }
         let found = records.projects.get(project);
         let found = found.ok_or_else(|| IdentityError::UnknownProject(project.clone()))?;

@@ -66,7 +66,7 @@ impl Directory {
     ) -> Result<(), IdentityError> {
         self.change(id, |records| {
             let found = records.accounts.credentials.get(id);
-            let (hash, credential) = found.ok_or_else(|| IdentityError::UnknownAccount(id.clone()))?;
+            let (hash, credential) = found.ok_or_else(|| IdentityError::UnknownAccount(id.to_string()))?;
             if credential.revoked.is_some() {
                 return Ok(((), None));
             }

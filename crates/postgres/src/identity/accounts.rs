@@ -1,11 +1,11 @@
 //! Users, service accounts, groups and SCIM credentials in the shared tables.
 
 use headrace_domain::TierName;
-use headrace_identity::{AccountRecord, AccountStore, AuditEntry, KeyHash, StoreError, StoredAccount};
+use headrace_identity::{AccountStore, AuditEntry, StoreError, StoredAccount};
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Row};
 
-use super::rows::{RowFailure, from_json, hash, json};
+use super::rows::{RowFailure, json};
 use super::{PostgresKeyStore, Value, exists, log};
 
 impl AccountStore for PostgresKeyStore {
@@ -86,10 +86,4 @@ pub(super) async fn put_account(
         0 => Err(StoreError::Conflict { what: kind }.into()),
         _ => Ok(()),
     }
-}
-
-pub(super) fn account(row: &Row) -> Result<StoredAccount, RowFailure> {
-    let has_hash: Option<&[u8]> = row.try_get("hash")?;
-    let hash = has_hash.map(|_| hash(row, "hash").map(KeyHash::from_bytes)).transpose()?;
-    Ok(StoredAccount { hash, record: from_json::<AccountRecord>(row, "record")? })
 }

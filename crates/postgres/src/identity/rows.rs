@@ -4,8 +4,8 @@ use std::fmt;
 
 use headrace_domain::{KeyId, OrgId, ProjectId, TierName, UnixNanos};
 use headrace_identity::{
-    AuditEntry, AuditHash, AuditRow, KeyHash, KeyRecord, OrgRecord, ProjectRecord, StoreError, StoredKey,
-    TierRecord,
+    AccountRecord, AuditEntry, AuditHash, AuditRow, KeyHash, KeyRecord, OrgRecord, ProjectRecord, StoreError,
+    StoredAccount, StoredKey, TierRecord,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -117,6 +117,12 @@ pub(super) fn audit_row(row: &Row) -> Result<AuditRow, RowFailure> {
             detail: row.try_get("detail")?,
         },
     })
+}
+
+pub(super) fn account(row: &Row) -> Result<StoredAccount, RowFailure> {
+    let has_hash: Option<&[u8]> = row.try_get("hash")?;
+    let hash = has_hash.map(|_| hash(row, "hash").map(KeyHash::from_bytes)).transpose()?;
+    Ok(StoredAccount { hash, record: from_json::<AccountRecord>(row, "record")? })
 }
 
 pub(super) fn parsed<T, E: fmt::Display>(

@@ -1,0 +1,18 @@
+//! The seam from operators to the users that some of them are. Must not know keys.
+
+use headrace_domain::OrgId;
+
+use crate::AccountId;
+use crate::role::Role;
+
+/// The roles of users in their organisations.
+pub trait UserRoles: Send + Sync {
+    /// The role of an active user in its organisation. `None` if it has none, is not active or does not exist.
+    fn role_of(&self, user: &AccountId) -> Option<Role>;
+
+    /// The organisation of a user. `None` if there is no such user, or it was removed.
+    fn org_of(&self, user: &AccountId) -> Option<OrgId>;
+
+    /// Whether an organisation exists.
+    fn has_org(&self, org: &OrgId) -> bool;
+}
