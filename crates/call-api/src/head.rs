@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use headrace_domain::{ConnectionTrace, UnixNanos};
 
@@ -61,13 +62,24 @@ pub struct PeerAddress {
     pub address: SocketAddr,
 }
 
-/// Raw credential headers. Never shown by `Debug`.
+/// Raw credential headers, and the client certificate. Never shown by `Debug`.
 #[derive(Clone, Default)]
 pub struct Credentials {
     /// `Authorization`
     pub authorization: Option<Vec<u8>>,
     /// `x-api-key`
     pub x_api_key: Option<Vec<u8>>,
+    /// The certificate of the client, verified. `None` if the connection has none.
+    pub certificate: Option<Arc<ClientCertificate>>,
+}
+
+/// A certificate that a client has shown, and whose private key it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The alternative names: URIs as they are, and host names after `dns:`.
+    pub names: Vec<String>,
+    /// SHA-256 of the certificate in DER (`x5t#S256` of RFC 8705).
+    pub sha256: [u8; 32],
 }
 
 impl fmt::Debug for Credentials {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use answer::{AbortReason, AnswerBody, AnswerFrames, BrokenBody, CallAnswer, TransportOutlet};
 pub use body::{BodyPieces, BodyRefusal, BodySource};
-pub use head::{CallerInfo, Credentials, DIALECT_HEADERS, PeerAddress, RequestHead};
+pub use head::{CallerInfo, ClientCertificate, Credentials, DIALECT_HEADERS, PeerAddress, RequestHead};
 pub use internal_api::{InternalAnswer, InternalAnswerFuture, InternalApi, InternalHead, InternalRequest};
 pub use memory::{MemoryAccount, MemoryReservation, NoRoom};
 pub use target::{ObjectMethod, ObjectOperation, Question, RequestTarget, SessionId};

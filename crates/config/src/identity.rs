@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{ModelName, OrgId, ProjectId};
 use headrace_identity::{ModelAccess, RateLimits};
-use headrace_jwt::{AccessRule, ClaimCondition, GrantValue, IssuerConfig};
+use headrace_jwt::{AccessRule, CertificateRule, ClaimCondition, GrantValue, IssuerConfig};
 
 use super::SettingsReader;
 use super::ca::read_authorities;
@@ -40,6 +40,67 @@ impl SettingsReader {
             self.settings.problems.extend(table.end());
         }
         issuers
+    }
+}
+
+impl SettingsReader {
+    /// Reads the rules of client certificates.
+    pub(super) fn certificates(&mut self) -> Vec<CertificateRule> {
+        let usual_limits = self.limits().key;
+        let mut rules: Vec<CertificateRule> = Vec::new();
+        for mut table in self.list("identity.certificates") {
+            if let Some(rule) = certificate(&mut table, usual_limits) {
+                let is_taken = |name: &&String| rules.iter().any(|other| other.names.contains(*name));
+                if let Some(name) = rule.names.iter().find(is_taken) {
+                    table.problem("names", format!("`{name}` is named twice"));
+                }
+                rules.push(rule);
+            }
+            self.settings.problems.extend(table.end());
+        }
+        if !rules.is_empty() && self.path("server.client_ca").is_none() {
+            let why = "needs `server.client_ca`: without it, no client shows a certificate";
+            self.fault("identity.certificates", why);
+        }
+        rules
+    }
+}
+
+/// Reads an `[[identity.certificates]]` table. Returns `None` if it names no project.
+fn certificate(table: &mut TableReader, usual_limits: RateLimits) -> Option<CertificateRule> {
+    let names = texts(table, "names").unwrap_or_default();
+    if names.is_empty() {
+        let why = "is missing: list URI names, or DNS names such as \"dns:agent.example.com\"";
+        table.problem("names", why.to_owned());
+    }
+    if let Some(name) = names.iter().find(|name| !name.contains(':')) {
+        table.problem("names", format!("`{name}` is no URI; write a DNS name as \"dns:{name}\""));
+    }
+    let project = table.need("project")?;
+    let project = ProjectId::new(&project).map_err(|error| table.problem("project", error.to_string())).ok();
+    let org = table.take_text("org", SettingKind::Text);
+    let org =
+        org.and_then(|org| OrgId::new(&org).map_err(|error| table.problem("org", error.to_string())).ok());
+    let models =
+        parsed_texts(table, "models", |text| ModelName::new(text).map_err(|error| error.to_string()));
+    let limits = rate_limits(table, usual_limits);
+    let models = models.map_or(ModelAccess::All, |names| ModelAccess::Only(names.into_iter().collect()));
+    Some(CertificateRule { names, org, project: project?, models, limits })
+}
+
+/// Reads the limits of a user. Where the table sets none, those of new keys apply.
+fn rate_limits(table: &mut TableReader, usual: RateLimits) -> RateLimits {
+    let mut count = |key, kind| match table.take(key, kind) {
+        Some(ParsedValue::Count(count)) => Some(count),
+        _ => None,
+    };
+    let narrow = |count: u64| u32::try_from(count).ok();
+    RateLimits {
+        requests_per_minute: count("requests_per_minute", RATE)
+            .and_then(narrow)
+            .or(usual.requests_per_minute),
+        tokens_per_minute: count("tokens_per_minute", LONG_RATE).or(usual.tokens_per_minute),
+        concurrency: count("concurrency", RATE).and_then(narrow).or(usual.concurrency),
     }
 }
 
@@ -119,17 +180,7 @@ fn rule(table: &mut TableReader, usual_limits: RateLimits) -> Option<AccessRule>
         parsed_texts(table, "models", |text| ModelName::new(text).map_err(|error| error.to_string()));
     let models_claim = table.take_text("models_claim", SettingKind::Text);
     let role = value(table, "role", "role_claim", |text| Ok(text.to_owned()));
-    let mut count = |key, kind| match table.take(key, kind) {
-        Some(ParsedValue::Count(count)) => Some(count),
-        _ => None,
-    };
-    let narrow = |count: u64| u32::try_from(count).ok();
-    let limits = RateLimits {
-        requests_per_minute: count("requests_per_minute", RATE).and_then(narrow),
-        tokens_per_minute: count("tokens_per_minute", LONG_RATE),
-        concurrency: count("concurrency", RATE).and_then(narrow),
-    };
-    let RateLimits { requests_per_minute, tokens_per_minute, concurrency } = limits;
+    let limits = rate_limits(table, usual_limits);
     Some(AccessRule {
         when,
         org,
@@ -138,11 +189,7 @@ fn rule(table: &mut TableReader, usual_limits: RateLimits) -> Option<AccessRule>
         models: models.map_or(ModelAccess::All, |names| ModelAccess::Only(names.into_iter().collect())),
         models_claim,
         role,
-        limits: RateLimits {
-            requests_per_minute: requests_per_minute.or(usual_limits.requests_per_minute),
-            tokens_per_minute: tokens_per_minute.or(usual_limits.tokens_per_minute),
-            concurrency: concurrency.or(usual_limits.concurrency),
-        },
+        limits,
     })
 }
 

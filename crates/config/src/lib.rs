@@ -107,6 +107,7 @@ impl ServerSettings {
             limits: read.limits(),
             issuers: read.issuers(),
             budgets: read.budgets(),
+            certificates: read.certificates(),
             rules: read.rules(),
             gateway: read.gateway(),
             objects: read.objects(),
@@ -236,6 +237,7 @@ impl SettingsReader {
                 .size("server.transport_buffer")
                 .unwrap_or(usual.transport_buffer_bytes),
             trusted_proxies: self.trusted_proxies(),
+            client_authorities: self.client_authorities(),
             ..usual
         };
         match self

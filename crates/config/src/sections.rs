@@ -73,6 +73,7 @@ pub(crate) const LIVE: &[&str] = &[
     "scheduler.weights",
     "admin.sign_in",
     "identity.issuers",
+    "identity.certificates",
     "moderation.rules",
     "gateway.alias_header",
     "limits.key.requests_per_minute",

@@ -13,7 +13,7 @@ use headrace_catalog::{
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::EdgeConfig;
 use headrace_gateway::GatewayConfig;
-use headrace_jwt::IssuerConfig;
+use headrace_jwt::{CertificateRule, IssuerConfig};
 use headrace_ledger::BudgetRule;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
@@ -73,6 +73,8 @@ pub struct ServerSettings {
     pub limits: DefaultLimits,
     /// Identity providers whose JWTs are accepted.
     pub issuers: Vec<IssuerConfig>,
+    /// Who authenticates with a client certificate.
+    pub certificates: Vec<CertificateRule>,
     /// Rules on the content of requests, if there are any.
     pub rules: Option<Arc<Rules>>,
     /// Defaults and bounds of a call.

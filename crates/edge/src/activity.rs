@@ -1,11 +1,11 @@
 //! The state of one connection, as far as its time limits depend on it. Shared between its socket, its requests and the
 //! task that enforces the limits. Must not know HTTP.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use headrace_call_api::{AbortReason, TransportOutlet};
+use headrace_call_api::{AbortReason, ClientCertificate, TransportOutlet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -80,6 +80,8 @@ pub(crate) struct ConnectionActivity {
     /// The connection continues with another protocol.
     has_switched: AtomicBool,
     allowance: Arc<RefusalAllowance>,
+    /// The certificate that the client showed in the handshake.
+    certificate: OnceLock<Arc<ClientCertificate>>,
 }
 
 impl TransportOutlet for ConnectionActivity {
@@ -109,7 +111,19 @@ impl ConnectionActivity {
             is_trusted: AtomicBool::new(false),
             has_switched: AtomicBool::new(false),
             allowance,
+            certificate: OnceLock::new(),
         })
+    }
+
+    /// Records the certificate of the client. Only the first one counts.
+    pub(crate) fn show_certificate(&self, certificate: ClientCertificate) {
+        // A connection has one handshake.
+        let _ = self.certificate.set(Arc::new(certificate));
+    }
+
+    /// The certificate of the client, if it showed one.
+    pub(crate) fn certificate(&self) -> Option<&Arc<ClientCertificate>> {
+        self.certificate.get()
     }
 
     /// Records that a request's headers are complete. Returns the request's number on the connection, and a guard to

@@ -39,6 +39,7 @@ impl CallerHeaders {
             credentials: Credentials {
                 authorization: authorization.map(bytes),
                 x_api_key: x_api_key.map(bytes),
+                certificate: None,
             },
             traceparent: traceparent.and_then(text),
             dialect_headers: dialect.filter_map(|(name, value)| Some((name, text(value?)?))).collect(),
@@ -51,6 +52,7 @@ impl CallerHeaders {
             credentials: Credentials {
                 authorization: joined(headers, &header::AUTHORIZATION),
                 x_api_key: joined(headers, &HeaderName::from_static("x-api-key")),
+                certificate: None,
             },
             traceparent: single(headers, "traceparent").map(str::to_owned),
             dialect_headers: dialect_headers(headers),
@@ -134,7 +136,7 @@ mod tests {
             }
             let (caller, lists) = (CallerHeaders::by(&headers), CallerHeaders::of_lists(&headers));
             let shown = |caller: CallerHeaders| {
-                let Credentials { authorization, x_api_key } = caller.credentials;
+                let Credentials { authorization, x_api_key, .. } = caller.credentials;
                 (authorization, x_api_key, caller.traceparent, caller.dialect_headers)
             };
             assert_eq!(shown(caller), shown(lists), "{headers:?}");

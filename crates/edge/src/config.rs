@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::client_certificates::ClientAuthorities;
 use crate::cors::AllowedOrigins;
 use crate::tickets::SessionSecret;
 use crate::trusted_proxies::TrustedProxies;
@@ -21,6 +22,8 @@ pub struct EdgeConfig {
     pub listen: SocketAddr,
     /// Certificate and key for TLS 1.3. `None` for plain TCP.
     pub tls: Option<TlsFiles>,
+    /// Whether clients show certificates. Needs `tls`.
+    pub client_authorities: Option<ClientAuthorities>,
     /// Secret that seals the TLS sessions which clients resume. `None` uses a fresh secret, so that no session survives
     /// a restart.
     pub session_secret: Option<SessionSecret>,
@@ -108,6 +111,7 @@ impl EdgeConfig {
         Self {
             listen,
             tls: None,
+            client_authorities: None,
             session_secret: None,
             metrics_listen: None,
             max_connections: 4_096,

@@ -25,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::EdgeConfig;
 use crate::activity::{ConnectionActivity, ConnectionTimeouts, ServerWish, TimeoutVerdict};
+use crate::client_certificates::client_certificate;
 use crate::socket::WatchedSocket;
 use crate::stats::{EdgeStats, count};
 use crate::tls::{ALPN_H2, ALPN_HTTP11};
@@ -213,10 +214,17 @@ impl ConnectionSetup {
                 },
             }
         };
+        if let Ok(Err(error)) = &shaken {
+            tracing::debug!(%error, "a TLS handshake failed");
+        }
         let Ok(Ok(tls)) = shaken else {
             count(&self.stats.tls_failures);
             return;
         };
+        let shown = tls.get_ref().1.peer_certificates().and_then(<[_]>::first);
+        if let Some(certificate) = shown.and_then(client_certificate) {
+            activity.show_certificate(certificate);
+        }
         let protocol = match tls.get_ref().1.alpn_protocol() {
             Some(ALPN_H2) => Some(HttpVersion::Http2),
             Some(ALPN_HTTP11) => Some(HttpVersion::Http1),

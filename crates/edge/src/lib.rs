@@ -7,6 +7,7 @@ mod activity;
 mod answers;
 mod body;
 mod caller_headers;
+mod client_certificates;
 mod config;
 mod connection;
 mod cors;
@@ -32,6 +33,7 @@ mod transport;
 mod trusted_proxies;
 mod upload;
 
+pub use client_certificates::ClientAuthorities;
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
 pub use cors::{AllowedOrigins, BadOrigin};
 pub use operations::{MetricsPage, no_metrics};

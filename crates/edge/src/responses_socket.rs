@@ -293,7 +293,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
             ..self.caller.info.clone()
         };
-        let Credentials { authorization, x_api_key } = &caller.credentials;
+        let Credentials { authorization, x_api_key, .. } = &caller.credentials;
         if let Some(wait) = service.wait_before_admission(authorization.as_deref(), x_api_key.as_deref()) {
             self.while_reading(socket, queued, wait).await?;
         }

@@ -263,8 +263,9 @@ impl<F: CallService> RequestInProgress<'_, F> {
     }
 
     fn caller(&self) -> CallerInfo {
-        let CallerHeaders { credentials, traceparent, dialect_headers } =
+        let CallerHeaders { mut credentials, traceparent, dialect_headers } =
             CallerHeaders::by(&self.parts.headers);
+        credentials.certificate = self.activity.certificate().cloned();
         CallerInfo {
             credentials,
             peer: self.peer,

@@ -99,7 +99,8 @@ impl<F: CallService> Edge<F> {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
-        let read = |files| TlsCertificate::read(files, config.session_secret.as_ref(), &clock);
+        let (clients, secret) = (config.client_authorities.as_ref(), config.session_secret.as_ref());
+        let read = |files| TlsCertificate::read(files, clients, secret, &clock);
         let certificate = config.tls.as_ref().map(read).transpose()?;
         let acceptor = certificate.as_ref().map(tls::acceptor).transpose()?;
         let send_buffer = config.kernel_buffer_request_bytes();

@@ -13,6 +13,7 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
+use crate::client_certificates::{ClientAuthorities, ReloadableVerifier};
 use crate::tickets::{SessionSecret, SessionTickets};
 use crate::{EdgeError, TlsFiles};
 
@@ -29,6 +30,8 @@ pub struct TlsCertificate {
     /// Shared by all listeners with this certificate. `None` if there is no randomness for a secret. Then no session is
     /// resumed.
     tickets: Option<Arc<SessionTickets>>,
+    /// Verifies certificates of clients of the API. `None` if none are asked for.
+    clients: Option<Arc<ReloadableVerifier>>,
 }
 
 impl TlsCertificate {
@@ -38,21 +41,25 @@ impl TlsCertificate {
     /// [`EdgeError::Tls`] with the file at fault. Never contains a key's bytes.
     pub(crate) fn read(
         files: &TlsFiles,
+        clients: Option<&ClientAuthorities>,
         secret: Option<&SessionSecret>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Arc<Self>, EdgeError> {
         let current = ArcSwap::new(certified(files)?);
         let secret = secret.cloned().or_else(SessionSecret::fresh);
         let tickets = secret.map(|secret| Arc::new(SessionTickets::new(&secret, Arc::clone(clock))));
-        Ok(Arc::new(Self { files: files.clone(), current, tickets }))
+        let clients = clients.map(ReloadableVerifier::read).transpose()?;
+        Ok(Arc::new(Self { files: files.clone(), current, tickets, clients }))
     }
 
     /// Reads the files again. New connections get the new certificate.
     ///
     /// # Errors
-    /// [`EdgeError::Tls`] with the file at fault. The previous certificate then stays.
+    /// [`EdgeError::Tls`] with the file at fault. The previous files then stay in force.
     pub fn reload(&self) -> Result<(), EdgeError> {
-        self.current.store(certified(&self.files)?);
+        let current = certified(&self.files)?;
+        self.clients.as_ref().map_or(Ok(()), |clients| clients.reload())?;
+        self.current.store(current);
         Ok(())
     }
 
@@ -61,7 +68,7 @@ impl TlsCertificate {
     /// # Errors
     /// [`EdgeError::Tls`] if the library does not support TLS 1.3.
     pub fn http1(self: &Arc<Self>) -> Result<TlsAcceptor, EdgeError> {
-        of_protocols(self, vec![ALPN_HTTP11.to_vec()])
+        of_protocols(self, vec![ALPN_HTTP11.to_vec()], None)
     }
 }
 
@@ -100,23 +107,28 @@ fn certified(files: &TlsFiles) -> Result<Arc<CertifiedKey>, EdgeError> {
 /// # Errors
 /// [`EdgeError::Tls`] if the library does not support TLS 1.3.
 pub(crate) fn acceptor(certificate: &Arc<TlsCertificate>) -> Result<TlsAcceptor, EdgeError> {
-    of_protocols(certificate, vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()])
+    let protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()];
+    of_protocols(certificate, protocols, certificate.clients.as_ref())
 }
 
 fn of_protocols(
     certificate: &Arc<TlsCertificate>,
     protocols: Vec<Vec<u8>>,
+    clients: Option<&Arc<ReloadableVerifier>>,
 ) -> Result<TlsAcceptor, EdgeError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ServerConfig::builder_with_provider(provider)
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
-        .map_err(|error| fault(&certificate.files.cert, &error))?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::<TlsCertificate>::clone(certificate));
+        .map_err(|error| fault(&certificate.files.cert, &error))?;
+    let builder = match clients {
+        Some(clients) => builder.with_client_cert_verifier(Arc::<ReloadableVerifier>::clone(clients)),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::<TlsCertificate>::clone(certificate));
     config.alpn_protocols = protocols;
-    // Allowed only because this listener asks for no client certificate: a resumed session skips that check.
     config.session_storage = Arc::new(NoServerSessionStorage {});
-    match &certificate.tickets {
+    // A resumed session skips the check of the client's certificate, and would outlast its revocation.
+    match certificate.tickets.as_ref().filter(|_| clients.is_none()) {
         Some(tickets) => config.ticketer = Arc::<SessionTickets>::clone(tickets),
         None => config.send_tls13_tickets = 0,
     }

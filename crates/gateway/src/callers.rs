@@ -9,7 +9,7 @@ use headrace_call_api::{Credentials, PeerAddress};
 use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage};
 use headrace_identity::{AuthRefusal, Principal, credential, is_token};
-use headrace_jwt::{KeyWait, TokenRefusal};
+use headrace_jwt::{KeyWait, ShownCertificate, TokenRefusal};
 
 use crate::Gateway;
 
@@ -21,8 +21,20 @@ impl Gateway {
         peer: PeerAddress,
     ) -> Result<Arc<Principal>, Rejection> {
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
-        let shown = shown.map_err(|refusal| unauthenticated(&refusal))?;
+        let by_certificate = self.find_by_certificate(credentials);
+        let shown = match (shown, by_certificate.as_ref()) {
+            (Err(AuthRefusal::Missing), Some(found)) => {
+                return found.clone().map_err(|refusal| refused(&refusal));
+            }
+            (Err(AuthRefusal::Missing), None) if credentials.certificate.is_some() => {
+                return Err(certificate_not_mapped());
+            }
+            (shown, _) => shown.map_err(|refusal| unauthenticated(&refusal))?,
+        };
         let (parts, now) = (self.parts(), self.parts().clock.now());
+        if !is_token(shown) && by_certificate.is_some() {
+            return Err(key_beside_certificate());
+        }
         if !is_token(shown) {
             let address = peer.address.ip();
             let found = parts.directory.authenticate_from(shown, address, now);
@@ -33,7 +45,18 @@ impl Gateway {
         }
         let tokens = parts.tokens.as_ref().filter(|tokens| tokens.has_issuers());
         let tokens = tokens.ok_or_else(not_configured)?;
-        tokens.authenticate(shown, now).map_err(|refusal| refused(&refusal))
+        let certificate = match (credentials.certificate.as_deref(), &by_certificate) {
+            (None, _) => ShownCertificate::None,
+            (Some(shown), None) => ShownCertificate::Plain(&shown.sha256),
+            (Some(shown), Some(_)) => ShownCertificate::Credential(&shown.sha256),
+        };
+        tokens.authenticate_with(shown, certificate, now).map_err(|refusal| refused(&refusal))
+    }
+
+    /// The principal of the client's certificate. `None` if there is no certificate, or no rule for it.
+    fn find_by_certificate(&self, credentials: &Credentials) -> Option<Result<Arc<Principal>, TokenRefusal>> {
+        let certificate = credentials.certificate.as_ref()?;
+        self.parts().certificates.as_ref()?.find(&certificate.names)
     }
 
     /// Returns a future to await before a request with these credential headers is admitted, if an identity provider
@@ -68,6 +91,23 @@ fn not_configured() -> Rejection {
     )
 }
 
+/// The rejection of a request whose only credential is a certificate without a rule.
+fn certificate_not_mapped() -> Rejection {
+    Rejection::new(
+        Code::TokenNotMapped,
+        "The client certificate is valid, and none of its URI and DNS names gives access. Send an API key or a token, or \
+         ask the operator for a rule in `[[identity.certificates]]`.",
+    )
+}
+
+/// The rejection of an API key beside a certificate that gives access by itself.
+fn key_beside_certificate() -> Rejection {
+    Rejection::new(
+        Code::ConflictingCredentials,
+        "The connection has a client certificate that gives access, and the request has an API key. Send one of them.",
+    )
+}
+
 /// The rejection of a token.
 fn refused(refusal: &TokenRefusal) -> Rejection {
     let code = match refusal {
@@ -87,7 +127,10 @@ fn refused(refusal: &TokenRefusal) -> Rejection {
         | TokenRefusal::Claim { .. }
         | TokenRefusal::Audience
         | TokenRefusal::NotYetValid { .. }
-        | TokenRefusal::Bound => Code::InvalidToken,
+        | TokenRefusal::Bound
+        | TokenRefusal::NoCertificate
+        | TokenRefusal::OtherCertificate => Code::InvalidToken,
+        TokenRefusal::TwoCredentials => Code::ConflictingCredentials,
     };
     let rejection = Rejection::new(code, refusal.to_string());
     match refusal {

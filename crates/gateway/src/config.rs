@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_call_state::MemoryBounds;
 use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
-use headrace_jwt::TokenAuthenticator;
+use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_ledger::{LedgerClient, Owner};
 use headrace_limits::Limits;
 use headrace_objects::{BatchStore, ObjectStore};
@@ -22,6 +22,8 @@ pub struct GatewayParts {
     pub directory: Arc<Directory>,
     /// Verifies JWTs of identity providers. `None` if none is configured.
     pub tokens: Option<Arc<TokenAuthenticator>>,
+    /// The clients that authenticate with a certificate. `None` if there are none.
+    pub certificates: Option<Arc<CertificateUsers>>,
     /// Rate and concurrency limits.
     pub limits: Limits,
     /// The ledger.

@@ -11,7 +11,7 @@ use headrace_call_state::{
 use headrace_catalog::{Catalog, GatewayError};
 use headrace_domain::{ModelName, Residency, UnixNanos};
 use headrace_identity::Directory;
-use headrace_jwt::TokenAuthenticator;
+use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_resources::{ResourceConfig, ResourceParts, SocketSession, StoredResources};
 use headrace_rollout::{CanaryNews, CanaryWatch, ShadowCopies, ShadowFigures, ShadowSpending};
 use headrace_wire::WireLimits;
@@ -122,6 +122,11 @@ impl Gateway {
     /// Verifies JWTs. `None` if this gateway takes none.
     pub fn tokens(&self) -> Option<&TokenAuthenticator> {
         self.parts.tokens.as_deref()
+    }
+
+    /// The clients that authenticate with a certificate. `None` if this gateway takes none.
+    pub fn certificates(&self) -> Option<&CertificateUsers> {
+        self.parts.certificates.as_deref()
     }
 
     /// The catalogue for new calls. A caller that needs several things from it should ask once.

@@ -26,6 +26,31 @@ const VERIFIED_FOR_NS: u64 = 60_000_000_000;
 /// Maximum number of verified tokens that are kept.
 const MAX_VERIFIED_TOKENS: usize = 16_384;
 
+/// The certificate that a client has shown beside its token, by its SHA-256.
+#[derive(Debug, Clone, Copy)]
+pub enum ShownCertificate<'a> {
+    /// No certificate.
+    None,
+    /// A certificate that gives no access by itself.
+    Plain(&'a [u8; 32]),
+    /// A certificate that gives access by itself.
+    Credential(&'a [u8; 32]),
+}
+
+impl ShownCertificate<'_> {
+    /// Checks that a token that is bound to a certificate comes with it, and that another token comes without a further
+    /// credential. The hash of a certificate is no secret.
+    fn check(self, bound_to: Option<&[u8; 32]>) -> Result<(), TokenRefusal> {
+        match (self, bound_to) {
+            (Self::None | Self::Plain(_), None) => Ok(()),
+            (Self::Credential(_), None) => Err(TokenRefusal::TwoCredentials),
+            (Self::None, Some(_)) => Err(TokenRefusal::NoCertificate),
+            (Self::Plain(shown) | Self::Credential(shown), Some(bound_to)) if shown == bound_to => Ok(()),
+            (Self::Plain(_) | Self::Credential(_), Some(_)) => Err(TokenRefusal::OtherCertificate),
+        }
+    }
+}
+
 /// A future that ends once the keys for a token were fetched, or could not be.
 pub type KeyWait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -90,10 +115,24 @@ impl TokenAuthenticator {
     /// # Errors
     /// Why the token is refused.
     pub fn authenticate(&self, token: &str, now: UnixNanos) -> Result<Arc<Principal>, TokenRefusal> {
+        self.authenticate_with(token, ShownCertificate::None, now)
+    }
+
+    /// Like [`TokenAuthenticator::authenticate`], for a client that may have shown a certificate.
+    ///
+    /// # Errors
+    /// Why the token is refused.
+    pub fn authenticate_with(
+        &self,
+        token: &str,
+        shown: ShownCertificate<'_>,
+        now: UnixNanos,
+    ) -> Result<Arc<Principal>, TokenRefusal> {
         // Read before a principal is built, so that a change meanwhile is noticed at the next look-up.
         let version = self.directory.principals_version();
         let trusted = self.trusted.load();
         if let Some(found) = trusted.cache.get(token, now) {
+            shown.check(found.bound_to.as_ref())?;
             if found.version == version {
                 return Ok(found.principal);
             }
@@ -108,13 +147,20 @@ impl TokenAuthenticator {
         issuer.check_signature(&parsed)?;
         // From here on the claims are the issuer's.
         let checked = check_claims(&parsed.claims, &issuer.config, now)?;
+        shown.check(checked.bound_to.as_ref())?;
         let MappedGrant { grant, project_claim } = map_claims(&issuer.config, &parsed.claims, &checked)?;
         let principal = self.directory.user_principal(&grant);
         let principal = Arc::new(principal.map_err(|error| no_principal(&error, project_claim))?);
         let until = checked.expires.min(UnixNanos::new(now.get().saturating_add(VERIFIED_FOR_NS)));
         if now < until {
-            let verified =
-                CachedToken { until, grant: Arc::new(grant), principal: Arc::clone(&principal), version };
+            let bound_to = checked.bound_to;
+            let verified = CachedToken {
+                until,
+                bound_to,
+                grant: Arc::new(grant),
+                principal: Arc::clone(&principal),
+                version,
+            };
             trusted.cache.put(token, verified, now);
         }
         Ok(principal)

@@ -19,6 +19,8 @@ const PARTS: usize = 16;
 pub(crate) struct CachedToken {
     /// When the token must be verified again.
     pub(crate) until: UnixNanos,
+    /// SHA-256 of the certificate to which the token is bound.
+    pub(crate) bound_to: Option<[u8; 32]>,
     /// What the token grants.
     pub(crate) grant: Arc<UserGrant>,
     /// The principal, and the version of the directory that it was built from.
@@ -130,7 +132,7 @@ mod tests {
         let (models, limits) = (ModelAccess::All, RateLimits::default());
         let grant = UserGrant { key, user, org: None, project, models, limits, expires: NOW };
         let (until, principal) = (UnixNanos::new(until), Arc::new(principal));
-        CachedToken { until, grant: Arc::new(grant), principal, version: 0 }
+        CachedToken { until, bound_to: None, grant: Arc::new(grant), principal, version: 0 }
     }
 
     #[test]

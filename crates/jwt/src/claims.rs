@@ -1,5 +1,7 @@
 //! The registered claims of a token (RFC 7519, 4.1): audience, times, subject. Must not know keys or rules.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use headrace_domain::UnixNanos;
 use serde_json::{Map, Value};
 
@@ -15,6 +17,8 @@ const MAX_SUBJECT_BYTES: usize = 255;
 pub(crate) struct CheckedClaims<'a> {
     /// `sub`
     pub(crate) subject: &'a str,
+    /// SHA-256 of the certificate to which the token is bound. `None` for a bearer token.
+    pub(crate) bound_to: Option<[u8; 32]>,
     /// `exp`
     pub(crate) expires: UnixNanos,
 }
@@ -28,9 +32,7 @@ pub(crate) fn check_claims<'a>(
     issuer: &IssuerConfig,
     now: UnixNanos,
 ) -> Result<CheckedClaims<'a>, TokenRefusal> {
-    if claims.contains_key("cnf") {
-        return Err(TokenRefusal::Bound);
-    }
+    let bound_to = claims.get("cnf").map(certificate_of).transpose()?;
     let now_seconds = now.get() / NANOS;
     let expires = date(claims, "exp")?.ok_or(TokenRefusal::Claim { claim: "exp", must_be: "present" })?;
     if now_seconds >= expires.saturating_add(LEEWAY_SECONDS) {
@@ -57,7 +59,15 @@ pub(crate) fn check_claims<'a>(
     let must_be = "a text of 1 to 255 bytes without control characters";
     let subject = claims.get("sub").and_then(Value::as_str).filter(is_subject);
     let subject = subject.ok_or(TokenRefusal::Claim { claim: "sub", must_be })?;
-    Ok(CheckedClaims { subject, expires: UnixNanos::new(expires.saturating_mul(NANOS)) })
+    Ok(CheckedClaims { subject, bound_to, expires: UnixNanos::new(expires.saturating_mul(NANOS)) })
+}
+
+/// The certificate of a confirmation (RFC 8705, 3.1).
+fn certificate_of(confirmation: &Value) -> Result<[u8; 32], TokenRefusal> {
+    let members = confirmation.as_object().filter(|members| members.len() == 1);
+    let hash = members.and_then(|members| members.get("x5t#S256")).and_then(Value::as_str);
+    let hash = hash.and_then(|hash| URL_SAFE_NO_PAD.decode(hash).ok());
+    hash.and_then(|hash| hash.try_into().ok()).ok_or(TokenRefusal::Bound)
 }
 
 const NANOS: u64 = 1_000_000_000;

@@ -4,6 +4,7 @@
 mod algorithm;
 mod authenticator;
 mod cache;
+mod certificate_users;
 mod claims;
 mod code_exchange;
 mod config;
@@ -21,7 +22,8 @@ mod sign_in_error;
 mod sign_in_providers;
 mod token;
 
-pub use authenticator::{KeyWait, TokenAuthenticator};
+pub use authenticator::{KeyWait, ShownCertificate, TokenAuthenticator};
+pub use certificate_users::{CertificateRule, CertificateUsers};
 pub use code_exchange::{CodeRequest, ProviderClient};
 pub use config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig, JwtConfigError};
 pub use documents::{DocumentError, DocumentFuture, DocumentSource, FetchedDocument};

@@ -48,8 +48,14 @@ pub enum TokenRefusal {
         /// The claim.
         claim: &'static str,
     },
-    /// The token is bound to a key or certificate of its holder (`cnf`), and this server cannot check that.
+    /// The token is bound to a key of its holder (`cnf`) in a way that this server cannot check.
     Bound,
+    /// The token is bound to a certificate (`cnf.x5t#S256`), and the client has shown none.
+    NoCertificate,
+    /// The token is bound to another certificate than the client's.
+    OtherCertificate,
+    /// The client's certificate is a credential of its own, and the token is not bound to it.
+    TwoCredentials,
     /// The issuer's keys could not be fetched, or not for too long.
     KeysUnavailable {
         /// When they are fetched again.
@@ -101,7 +107,16 @@ impl fmt::Display for TokenRefusal {
                 write!(f, "The JWT is not valid yet: `{claim}` is in the future. Check the clocks of both servers.")
             }
             Self::Bound => f.write_str(
-                "The JWT is bound to a key or certificate (`cnf`), which this server cannot check. Ask for a bearer token.",
+                "The JWT is bound to a key (`cnf`) in a way that this server cannot check. Ask for a bearer token, or one that is bound to a certificate.",
+            ),
+            Self::NoCertificate => f.write_str(
+                "The JWT is bound to a certificate (`cnf.x5t#S256`), and the connection has none. Connect with the client certificate for which the token was issued.",
+            ),
+            Self::OtherCertificate => f.write_str(
+                "The JWT is bound to another certificate (`cnf.x5t#S256`) than that of the connection. Connect with the client certificate for which the token was issued.",
+            ),
+            Self::TwoCredentials => f.write_str(
+                "The connection has a client certificate that gives access, and the request has a JWT that is not bound to it. Send one of them.",
             ),
             Self::KeysUnavailable { .. } => f.write_str(
                 "The keys of the JWT's issuer cannot be fetched now, so the token could not be checked. Try again shortly.",

@@ -306,6 +306,9 @@ impl ConfigReloader {
         if let Some(tokens) = gateway.tokens() {
             tokens.replace(issuers, runtime);
         }
+        if let Some(certificates) = gateway.certificates() {
+            certificates.replace(&config.certificates);
+        }
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner) = config.limits;
         if let Err(why) = (self.log)(log) {
             output::note(&format!("warning: log.filter: {why}"));

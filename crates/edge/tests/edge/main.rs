@@ -8,6 +8,7 @@
 )]
 
 mod abuse;
+mod clients;
 mod cors;
 mod drain;
 mod http1;

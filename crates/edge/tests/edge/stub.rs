@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{
     AbortReason, AdmissionWait, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer,
-    CallService, Credentials, InternalApi, ObjectMethod, ObjectOperation, RequestAdmission, RequestHead,
-    RequestTarget, SessionId, TransportOutlet,
+    CallService, ClientCertificate, Credentials, InternalApi, ObjectMethod, ObjectOperation,
+    RequestAdmission, RequestHead, RequestTarget, SessionId, TransportOutlet,
 };
 use headrace_domain::{KeyId, SystemClock, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport, TlsCertificate};
@@ -47,6 +47,8 @@ pub(crate) struct Stub {
     pub(crate) abort_reason: Arc<Mutex<Option<AbortReason>>>,
     /// The peer of the last call.
     pub(crate) peer: Mutex<Option<SocketAddr>>,
+    /// The client certificate of the last call.
+    pub(crate) certificate: Mutex<Option<ClientCertificate>>,
     /// Number of open sessions of WebSockets.
     pub(crate) sessions: Arc<AtomicUsize>,
     /// Traces of the requests that the edge refused.
@@ -136,6 +138,7 @@ impl Stub {
             cut: watch::Sender::new(false),
             abort_reason: Arc::default(),
             peer: Mutex::default(),
+            certificate: Mutex::default(),
             sessions: Arc::default(),
             refusals: Mutex::default(),
             outlet: Arc::default(),
@@ -248,6 +251,7 @@ impl CallService for Stub {
             RequestTarget::Call(_) | RequestTarget::SocketTurn { .. } => {
                 self.attempts.fetch_add(1, Ordering::SeqCst);
                 *self.peer.lock().unwrap() = Some(caller.peer.address);
+                *self.certificate.lock().unwrap() = caller.credentials.certificate.as_deref().cloned();
             }
             RequestTarget::SocketHandshake => {
                 self.handshakes.fetch_add(1, Ordering::SeqCst);

@@ -273,6 +273,7 @@ impl Process {
             clock: Arc::clone(&world.clock) as Arc<dyn Clock>,
             directory: Arc::clone(&world.directory),
             tokens: None,
+            certificates: None,
             limits: Limits::new(),
             ledger: Arc::new(ledger),
             traces: Arc::clone(&world.traces) as Arc<dyn TraceSink>,

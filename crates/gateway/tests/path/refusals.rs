@@ -123,7 +123,7 @@ async fn bad_credentials_are_401_and_never_shown_back() {
         (bearer(&world.key), Some(b"sk-other-key-entirely".to_vec())),
         (Some(vec![0xff, 0xfe]), None),
     ] {
-        let credentials = Credentials { authorization, x_api_key };
+        let credentials = Credentials { authorization, x_api_key, certificate: None };
         let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
         arrival.head.caller.credentials = credentials.clone();
         assert_eq!(format!("{credentials:?}"), "Credentials(..)");
@@ -176,7 +176,7 @@ async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
         let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
         let authorization = authorization.map(String::into_bytes);
         let x_api_key = x_api_key.map(|key| key.clone().into_bytes());
-        arrival.head.caller.credentials = Credentials { authorization, x_api_key };
+        arrival.head.caller.credentials = Credentials { authorization, x_api_key, certificate: None };
         let answer = ask(&world.gateway, arrival).await;
         let trace = world.last_trace();
         let CallOutcome::Refused(refusal) = &trace.outcome else { panic!("{:?}", trace.outcome) };

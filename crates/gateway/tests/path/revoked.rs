@@ -141,7 +141,7 @@ async fn a_call_whose_body_comes_after_the_revocation_is_refused() {
 async fn look(world: &World, key: &str, path: &str, query: &[(&str, &str)]) -> Answer {
     let authorization = Some(format!("Bearer {key}").into_bytes());
     let query = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    let credentials = Credentials { authorization, x_api_key: None };
+    let credentials = Credentials { authorization, ..Credentials::default() };
     let operation = ObjectOperation { method: ObjectMethod::Get, path: path.to_owned(), query };
     let mut head = world.head(RequestTarget::Object(operation));
     head.caller.credentials = credentials;

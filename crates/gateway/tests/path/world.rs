@@ -507,6 +507,7 @@ impl World {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             directory: Arc::clone(&directory),
             tokens: None,
+            certificates: None,
             limits: limits.clone(),
             ledger: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
@@ -587,7 +588,10 @@ impl World {
     }
 
     pub(crate) fn credentials(&self) -> Credentials {
-        Credentials { authorization: Some(format!("Bearer {}", self.key).into_bytes()), x_api_key: None }
+        Credentials {
+            authorization: Some(format!("Bearer {}", self.key).into_bytes()),
+            ..Credentials::default()
+        }
     }
 
     /// The organisation's balance, once nothing is in flight.

@@ -82,7 +82,7 @@ pub(crate) async fn call(
     let caller = CallerInfo {
         credentials: Credentials {
             authorization: Some(format!("Bearer {key}").into_bytes()),
-            x_api_key: None,
+            ..Credentials::default()
         },
         peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
         traceparent: None,

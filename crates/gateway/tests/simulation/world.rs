@@ -327,6 +327,7 @@ impl World {
             clock: Arc::new(Faulty(Arc::clone(&steady), Arc::clone(&faults))),
             directory: Arc::clone(&shared.directory),
             tokens: None,
+            certificates: None,
             limits: limits.clone(),
             ledger: if random.one_in(3) { Arc::new(remote_ledger) } else { Arc::new(ledger.clone()) },
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,

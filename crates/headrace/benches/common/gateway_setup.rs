@@ -129,6 +129,7 @@ pub(crate) fn open_gateway(
         clock,
         directory: Arc::new(directory),
         tokens: None,
+        certificates: None,
         limits: Limits::new(),
         ledger,
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod bad_tokens;
+mod certificates;
 mod keys;
 mod provider;
 mod rules;

@@ -13,7 +13,7 @@ use headrace_config::ServerSettings;
 use headrace_domain::{Clock, TraceSink};
 use headrace_gateway::{Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators};
-use headrace_jwt::TokenAuthenticator;
+use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_ledger::{CommandResult, LedgerClient, LedgerOperation, Receipt};
 use headrace_limits::Limits;
 use headrace_terminal::output;
@@ -89,7 +89,8 @@ impl GatewayRole {
             let issuers = identity_providers::of_callers(config, &stores.directory)?;
             let tokens = TokenAuthenticator::new(issuers, Arc::clone(&stores.directory), clock);
             let tokens = Arc::new(tokens);
-            let callers = (&limits, &tokens);
+            let certificates = CertificateUsers::new(&config.certificates, Arc::clone(&stores.directory));
+            let callers = (&limits, &tokens, Arc::new(certificates));
             let gateway = build(config, data_dir, &running, &fronted, &stores, callers, clock)?;
             Ok((gateway, tokens, fronted))
         });
@@ -208,7 +209,7 @@ fn build(
     running: &[RunningModel],
     fronted: &UpstreamModels,
     stores: &GatewayStores,
-    (limits, tokens): (&Limits, &Arc<TokenAuthenticator>),
+    (limits, tokens, certificates): (&Limits, &Arc<TokenAuthenticator>, Arc<CertificateUsers>),
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<Gateway>, String> {
     let offer = reload::offer(config, running, fronted, clock);
@@ -220,6 +221,7 @@ fn build(
         clock: Arc::clone(clock),
         directory: Arc::clone(&stores.directory),
         tokens: Some(Arc::clone(tokens)),
+        certificates: Some(certificates),
         limits: limits.clone(),
         ledger: Arc::clone(&stores.ledger_client),
         traces: Arc::clone(&stores.recorder) as Arc<dyn TraceSink>,
