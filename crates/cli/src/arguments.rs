@@ -99,7 +99,7 @@ pub(crate) enum ProgramCommand {
     Credit(CreditArgs),
     /// Budgets of projects
     Budget(budgets::BudgetArgs),
-    /// Budgets by window: of keys, users, projects, organisations, models
+    /// Budgets by hour, day, week and month, with alerts
     Budgets(budgets::BudgetsArgs),
     /// The ledger: check it, open missing accounts, set its clock
     Ledger(LedgerArgs),
