@@ -215,6 +215,7 @@ fn a_user_that_one_gateway_deactivates_ends_on_the_others_and_no_change_is_lost(
         let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
         here.create_org(org.clone(), RateLimits::default(), "test", now).unwrap();
         here.create_project(project.clone(), org.clone(), RateLimits::default(), "test", now).unwrap();
+        assert!(there.refresh().unwrap());
         let login = UserLogin { issuer: "https://login".to_owned(), subject: "ann".to_owned() };
         let profile = |name: &str| UserProfile {
             login: Some(login.clone()),
