@@ -7,15 +7,14 @@ use super::kinds::{
     millis, seconds,
 };
 use super::value::SettingKind;
-use super::{otel, proxies, sign_in, stopping, storage, table_texts};
+use super::{access_fields, otel, stopping, storage, table_texts};
 
 pub use super::field::SettingField;
 use super::field::{field, joined};
 
 /// All settings, by section.
-pub const FIELDS: &[SettingField] = &joined::<{ WITH_STORAGE.len() + ACCESS.len() }>(WITH_STORAGE, ACCESS);
-const ACCESS: &[SettingField] =
-    &joined::<{ sign_in::FIELDS.len() + proxies::FIELDS.len() }>(sign_in::FIELDS, proxies::FIELDS);
+pub const FIELDS: &[SettingField] =
+    &joined::<{ WITH_STORAGE.len() + access_fields::FIELDS.len() }>(WITH_STORAGE, access_fields::FIELDS);
 const WITH_STORAGE: &[SettingField] =
     &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
 const WITH_STOPPING: &[SettingField] =

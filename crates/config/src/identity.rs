@@ -131,7 +131,7 @@ fn issuer(table: &mut TableReader, usual_limits: RateLimits) -> Option<IssuerCon
     })
 }
 
-/// Reads `rules`: a list of tables, of which `example` is one.
+/// Reads `rules`: a list of tables. Faults show `example`.
 pub(crate) fn rules<T>(
     table: &mut TableReader,
     example: &str,

@@ -1,6 +1,7 @@
 //! The configuration as types. Reading it collects every fault before it fails. Reads files and variables; must not know
 //! a server.
 
+mod access_fields;
 pub mod admin;
 pub mod arithmetic;
 mod budgets;

@@ -8,15 +8,13 @@ use headrace_identity::Role;
 use headrace_jwt::{OperatorRule, SignInConfig};
 
 use super::SettingsReader;
+use super::access_fields::SIGN_IN;
 use super::ca::read_authorities;
-use super::field::{SettingField, field};
 use super::identity::{conditions, rules, texts};
 use super::key_text::read_key;
 use super::table::TableReader;
 use super::value::{ParsedValue, SettingKind};
 
-/// The setting.
-const LIST: &str = "admin.sign_in";
 /// Bounds of `session`, and its default.
 const SESSION: SettingKind =
     SettingKind::Duration { least: Duration::from_secs(60), most: Duration::from_secs(12 * 3600) };
@@ -24,19 +22,11 @@ const USUAL_SESSION: Duration = Duration::from_secs(8 * 3600);
 /// The default of `scopes`.
 const USUAL_SCOPES: [&str; 2] = ["profile", "email"];
 
-/// The settings of sign-in.
-pub(super) const FIELDS: &[SettingField] = &[field(
-    LIST,
-    SettingKind::Tables,
-    "",
-    "Each table is an OpenID Connect provider at which operators sign in to the console. `name` (lower-case letters, digits, hyphens) is in addresses and in the audit log, and `label` on the button. `issuer` is the `iss` of the provider's tokens. `client_id`, and `client_secret_file` unless the client is public, are those of this server at the provider. Register the redirect URI `ADMIN_URL/admin/v1/sign-in/NAME/callback` there, where `ADMIN_URL` is `admin.url`. `scopes` (`[\"profile\", \"email\"]`) are requested besides `openid`. `session` (`\"8h\"`, at most `\"12h\"`) bounds a session. `ca_file` is a PEM file of further authorities. `rules` is a list of tables, and the first that matches decides: `{ when = { groups = \"platform\" }, role = \"admin\" }`. `when` is as in `identity.issuers`. Roles are `owner`, `admin`, `billing`, `developer` and `viewer`. A session ends when a reload changes the rules of its provider. See [sign in to the console](recipes/console-sign-in.md).",
-)];
-
 impl SettingsReader {
     /// Reads the identity providers of operators.
     pub(super) fn sign_in(&mut self) -> Vec<SignInConfig> {
         let mut providers: Vec<SignInConfig> = Vec::new();
-        for mut table in self.list(LIST) {
+        for mut table in self.list(SIGN_IN) {
             if let Some(provider) = provider(&mut table) {
                 for fault in provider.faults() {
                     // A fault within a rule has been recorded already.

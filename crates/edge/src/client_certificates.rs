@@ -1,9 +1,9 @@
 //! Certificates of clients (RFC 8446 §4.4.2): whether a listener asks for one, its authorities and revocation lists, and
-//! what is passed on of it. The files can be read again while connections are served. Must not know whom a name stands
-//! for.
+//! what is passed on of it. The files can be read again while connections are served. Must not know which caller a
+//! name belongs to.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -17,21 +17,10 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use webpki::EndEntityCert;
 
-use crate::EdgeError;
+use crate::config::{ClientAuthorities, EdgeError};
 
 /// Maximum number of names of a certificate that are passed on.
 const MAX_NAMES: usize = 32;
-
-/// Whether clients show certificates, and which authorities issue them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientAuthorities {
-    /// PEM file of the authorities.
-    pub authorities: PathBuf,
-    /// PEM file of revocation lists. `None` to accept every certificate that has not expired.
-    pub revocations: Option<PathBuf>,
-    /// Whether a connection without a certificate is refused.
-    pub is_required: bool,
-}
 
 impl ClientAuthorities {
     /// Checks that the files can be used.

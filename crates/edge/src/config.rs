@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::client_certificates::ClientAuthorities;
 use crate::cors::AllowedOrigins;
 use crate::tickets::SessionSecret;
 use crate::trusted_proxies::TrustedProxies;
@@ -73,6 +72,17 @@ pub struct EdgeConfig {
     pub origins: AllowedOrigins,
     /// The proxies whose header names the client of a request.
     pub trusted_proxies: TrustedProxies,
+}
+
+/// Whether clients show certificates, and which authorities issue them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientAuthorities {
+    /// PEM file of the authorities.
+    pub authorities: PathBuf,
+    /// PEM file of revocation lists. `None` to accept every certificate that has not expired.
+    pub revocations: Option<PathBuf>,
+    /// Whether a connection without a certificate is refused.
+    pub is_required: bool,
 }
 
 /// A certificate chain and its key, both in PEM.

@@ -33,8 +33,7 @@ mod transport;
 mod trusted_proxies;
 mod upload;
 
-pub use client_certificates::ClientAuthorities;
-pub use config::{EdgeConfig, EdgeError, TlsFiles};
+pub use config::{ClientAuthorities, EdgeConfig, EdgeError, TlsFiles};
 pub use cors::{AllowedOrigins, BadOrigin};
 pub use operations::{MetricsPage, no_metrics};
 pub use routes::{EdgeRoute, ROUTES, RouteAccess, RouteTarget};

@@ -13,9 +13,9 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
 
-use crate::client_certificates::{ClientAuthorities, ReloadableVerifier};
+use crate::client_certificates::ReloadableVerifier;
 use crate::tickets::{SessionSecret, SessionTickets};
-use crate::{EdgeError, TlsFiles};
+use crate::{ClientAuthorities, EdgeError, TlsFiles};
 
 /// ALPN name of HTTP/2.
 pub(crate) const ALPN_H2: &[u8] = b"h2";
