@@ -32,6 +32,8 @@ use crate::{SignInError, TokenRefusal};
 const MAX_KEY_AGE: Duration = Duration::from_secs(24 * 3600);
 /// How long a discovery document is used.
 const DISCOVERED_FOR_NS: u64 = 600_000_000_000;
+/// How long a failed discovery is not tried again.
+const FAILED_FOR_NS: u64 = 1_000_000_000;
 /// Maximum number of exchanges with the provider at once. Further ones are refused.
 const MAX_EXCHANGES: usize = 8;
 /// When a refused exchange may be tried again.
@@ -48,12 +50,14 @@ pub struct SignInProvider {
     keys: Arc<IssuerKeys>,
     client: Arc<dyn ProviderClient>,
     clock: Arc<dyn Clock>,
-    discovered: ArcSwapOption<Discovered>,
+    discovered: ArcSwapOption<DiscoveredProvider>,
+    /// When discovery failed last, in monotonic nanoseconds, and why. Locked while the document is fetched.
+    failed_discovery: tokio::sync::Mutex<Option<(u64, String)>>,
     exchanges: Semaphore,
 }
 
 /// A discovery document, and when it was fetched in monotonic nanoseconds.
-struct Discovered {
+struct DiscoveredProvider {
     document: DiscoveryDocument,
     fetched_ns: u64,
 }
@@ -115,6 +119,7 @@ impl SignInProvider {
             client,
             clock: Arc::clone(clock),
             discovered: ArcSwapOption::empty(),
+            failed_discovery: tokio::sync::Mutex::default(),
             exchanges: Semaphore::new(MAX_EXCHANGES),
         }
     }
@@ -294,18 +299,37 @@ impl SignInProvider {
         })
     }
 
-    async fn discover(&self) -> Result<Arc<Discovered>, SignInError> {
-        let now = self.clock.monotonic_nanos();
-        let known = self.discovered.load_full();
-        let known = known.filter(|known| now.saturating_sub(known.fetched_ns) < DISCOVERED_FOR_NS);
-        if let Some(known) = known {
+    /// The discovery document. Anyone can begin a sign-in, so it is fetched once at a time, and after a failure not for
+    /// a moment.
+    async fn discover(&self) -> Result<Arc<DiscoveredProvider>, SignInError> {
+        if let Some(known) = self.discovered.load_full().filter(|known| self.is_recent(known)) {
             return Ok(known);
         }
-        let document = DiscoveryDocument::fetch(self.client.as_ref(), &self.config.issuer).await;
-        let document = document.map_err(|why| SignInError::Unavailable { why })?;
-        let found = Arc::new(Discovered { document, fetched_ns: now });
-        self.discovered.store(Some(Arc::clone(&found)));
-        Ok(found)
+        let mut failed = self.failed_discovery.lock().await;
+        // Another sign-in may have fetched it meanwhile.
+        if let Some(known) = self.discovered.load_full().filter(|known| self.is_recent(known)) {
+            return Ok(known);
+        }
+        let now = self.clock.monotonic_nanos();
+        if let Some((_, why)) = failed.as_ref().filter(|(at, _)| now.saturating_sub(*at) < FAILED_FOR_NS) {
+            return Err(SignInError::Unavailable { why: why.clone() });
+        }
+        match DiscoveryDocument::fetch(self.client.as_ref(), &self.config.issuer).await {
+            Ok(document) => {
+                let found = Arc::new(DiscoveredProvider { document, fetched_ns: now });
+                self.discovered.store(Some(Arc::clone(&found)));
+                *failed = None;
+                Ok(found)
+            }
+            Err(why) => {
+                *failed = Some((self.clock.monotonic_nanos(), why.clone()));
+                Err(SignInError::Unavailable { why })
+            }
+        }
+    }
+
+    fn is_recent(&self, known: &DiscoveredProvider) -> bool {
+        self.clock.monotonic_nanos().saturating_sub(known.fetched_ns) < DISCOVERED_FOR_NS
     }
 }
 

@@ -1,5 +1,8 @@
 //! Sign in, show the signed-in operator, and sign out.
 
+use aide::generate::GenContext;
+use aide::openapi::{Operation, Response as Described};
+use aide::operation::OperationOutput;
 use axum::Extension;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -65,33 +68,27 @@ impl Session {
     }
 }
 
-/// A new session, with its cookie.
-pub(crate) struct SessionStart {
-    session: Session,
+/// A response that sets or deletes a cookie.
+pub(crate) struct CookieResponse<T> {
+    body: T,
     cookie: HeaderValue,
 }
 
-impl IntoResponse for SessionStart {
+impl<T: IntoResponse> IntoResponse for CookieResponse<T> {
     fn into_response(self) -> Response {
-        ([(header::SET_COOKIE, self.cookie)], Json(self.session)).into_response()
+        ([(header::SET_COOKIE, self.cookie)], self.body).into_response()
     }
 }
 
-impl aide::operation::OperationOutput for SessionStart {
-    type Inner = Session;
+impl<T: OperationOutput> OperationOutput for CookieResponse<T> {
+    type Inner = T::Inner;
 
-    fn operation_response(
-        ctx: &mut aide::generate::GenContext,
-        operation: &mut aide::openapi::Operation,
-    ) -> Option<aide::openapi::Response> {
-        <Json<Session> as aide::operation::OperationOutput>::operation_response(ctx, operation)
+    fn operation_response(ctx: &mut GenContext, operation: &mut Operation) -> Option<Described> {
+        T::operation_response(ctx, operation)
     }
 
-    fn inferred_responses(
-        ctx: &mut aide::generate::GenContext,
-        operation: &mut aide::openapi::Operation,
-    ) -> Vec<(Option<u16>, aide::openapi::Response)> {
-        <Json<Session> as aide::operation::OperationOutput>::inferred_responses(ctx, operation)
+    fn inferred_responses(ctx: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
+        T::inferred_responses(ctx, operation)
     }
 }
 
@@ -118,7 +115,7 @@ pub(crate) async fn begin(
     Extension(table): Extension<Arc<AccessTable>>,
     SessionVisitor(peer): SessionVisitor,
     JsonBody(sign_in): JsonBody<SignIn>,
-) -> Result<SessionStart, ApiProblem> {
+) -> Result<CookieResponse<Json<Session>>, ApiProblem> {
     let now = app.now();
     let (operator, how) = match &sign_in {
         SignIn::Link(link) => (app.by_link(link, peer)?, "by a link"),
@@ -139,7 +136,7 @@ pub(crate) async fn begin(
         ..Session::of(&operator, &table)
     };
     let cookie = cookie(app.cookie(), token.expose(), SESSION_LIFETIME.as_secs(), app.url());
-    Ok(SessionStart { session, cookie: cookie? })
+    Ok(CookieResponse { body: Json(session), cookie: cookie? })
 }
 
 /// Shows the signed-in operator.
@@ -160,7 +157,7 @@ pub(crate) async fn show(
 pub(crate) async fn end(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
-) -> Result<SignedOut, ApiProblem> {
+) -> Result<CookieResponse<NoContent>, ApiProblem> {
     let Some(session) = &who.session else {
         return Err(ApiProblem::form(None, "a key has no session: revoke its operator to end it"));
     };
@@ -169,29 +166,7 @@ pub(crate) async fn end(
     let subject = who.operator.id.to_string();
     app.note(&who, "operator.sign_out", subject, String::new()).await?;
     stored?;
-    Ok(SignedOut { cookie: cookie(app.cookie(), "", 0, app.url())? })
-}
-
-/// Status 204, with a header that deletes the cookie.
-pub(crate) struct SignedOut {
-    cookie: HeaderValue,
-}
-
-impl IntoResponse for SignedOut {
-    fn into_response(self) -> Response {
-        ([(header::SET_COOKIE, self.cookie)], NoContent).into_response()
-    }
-}
-
-impl aide::operation::OperationOutput for SignedOut {
-    type Inner = ();
-
-    fn inferred_responses(
-        ctx: &mut aide::generate::GenContext,
-        operation: &mut aide::openapi::Operation,
-    ) -> Vec<(Option<u16>, aide::openapi::Response)> {
-        <NoContent as aide::operation::OperationOutput>::inferred_responses(ctx, operation)
-    }
+    Ok(CookieResponse { body: NoContent, cookie: cookie(app.cookie(), "", 0, app.url())? })
 }
 
 /// Makes a cookie that scripts cannot read and other sites' pages cannot send.

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use aide::generate::GenContext;
 use aide::openapi::{Operation, Response as Described};
 use aide::operation::OperationOutput;
-use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use headrace_domain::AdminCode;
 use headrace_jwt::{ProviderUser, SignInError, SignInProvider};
 use schemars::JsonSchema;
@@ -20,12 +20,13 @@ use crate::access::ROOT;
 use crate::app::AdminApp;
 use crate::guard;
 use crate::input::{PathName, QueryInput};
+use crate::listener::OnConnectionLine;
 use crate::problem::{ApiProblem, ErrorBody};
 use crate::provider_operator;
 use crate::routes::ByName;
 use crate::routes::session::cookie;
 use crate::sign_in_cookie::{self, SignInCookie};
-use crate::who::{AuthenticatedOperator, peer};
+use crate::who::AuthenticatedOperator;
 
 /// Longest `code` of a callback, in bytes.
 const MAX_CODE_BYTES: usize = 4096;
@@ -68,147 +69,111 @@ pub(crate) struct CallbackQuery {
     iss: Option<String>,
 }
 
-/// The head of a browser's request.
-pub(crate) struct BrowserHead {
-    headers: HeaderMap,
-    peer: IpAddr,
+/// The answer to a browser: the next address, or an error.
+pub(crate) enum SignInAnswer {
+    /// Status 303, with cookies.
+    Redirect { to: HeaderValue, cookies: Vec<HeaderValue> },
+    /// An error, as a page for a browser and as JSON for a program.
+    Refused { problem: ApiProblem, as_page: bool },
 }
 
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for BrowserHead {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(
-        parts: &mut axum::http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        let mut head = Request::new(axum::body::Body::empty());
-        *head.extensions_mut() = parts.extensions.clone();
-        Ok(Self { headers: parts.headers.clone(), peer: peer(&head) })
+impl SignInAnswer {
+    fn refused(problem: ApiProblem, headers: &HeaderMap) -> Self {
+        let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+        Self::Refused { problem, as_page: accepts.is_some_and(|accepts| accepts.contains("text/html")) }
     }
 }
 
-impl aide::operation::OperationInput for BrowserHead {}
-
-impl BrowserHead {
-    /// The error as a page for a browser, and as JSON for a program.
-    fn refused(&self, problem: ApiProblem) -> SignInRefusal {
-        let accepts = self.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-        SignInRefusal { problem, as_page: accepts.is_some_and(|accepts| accepts.contains("text/html")) }
-    }
-}
-
-/// Status 303, with the cookies of a sign-in.
-pub(crate) struct SignInRedirect {
-    to: HeaderValue,
-    cookies: Vec<HeaderValue>,
-}
-
-impl IntoResponse for SignInRedirect {
+impl IntoResponse for SignInAnswer {
     fn into_response(self) -> Response {
-        let mut response = StatusCode::SEE_OTHER.into_response();
-        response.headers_mut().insert(header::LOCATION, self.to);
-        for cookie in self.cookies {
-            response.headers_mut().append(header::SET_COOKIE, cookie);
+        match self {
+            Self::Redirect { to, cookies } => {
+                let mut response = StatusCode::SEE_OTHER.into_response();
+                response.headers_mut().insert(header::LOCATION, to);
+                for cookie in cookies {
+                    response.headers_mut().append(header::SET_COOKIE, cookie);
+                }
+                response
+            }
+            Self::Refused { problem, as_page: false } => problem.into_response(),
+            Self::Refused { problem, as_page: true } => page(problem),
         }
-        response
     }
 }
 
-impl OperationOutput for SignInRedirect {
-    type Inner = ();
-
-    fn inferred_responses(_: &mut GenContext, _: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        let description = "The header `location` has the next address.".to_owned();
-        vec![(Some(303), Described { description, ..Described::default() })]
-    }
+/// The error as a page without scripts and styles.
+fn page(problem: ApiProblem) -> Response {
+    let (message, remedy) = (escaped(&problem.error.message), escaped(&problem.error.remedy));
+    let page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Sign-in failed · Headrace</title>\
+         <h1>Sign-in failed</h1><p>{message}</p><p>{remedy}</p>\
+         <p><a href=\"/\">Back to the sign-in page</a></p></html>"
+    );
+    // The status and the headers of the error stay.
+    let mut response = problem.into_response();
+    *response.body_mut() = page.into();
+    let headers = response.headers_mut();
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    response
 }
 
-/// An error of a sign-in.
-pub(crate) struct SignInRefusal {
-    problem: ApiProblem,
-    as_page: bool,
-}
-
-impl IntoResponse for SignInRefusal {
-    fn into_response(self) -> Response {
-        if !self.as_page {
-            return self.problem.into_response();
-        }
-        let ApiProblem { error, .. } = &self.problem;
-        let page = format!(
-            "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Sign-in failed · Headrace</title>\
-             <h1>Sign-in failed</h1><p>{}</p><p>{}</p><p><a href=\"/\">Back to the sign-in page</a></p></html>",
-            escaped(&error.message),
-            escaped(&error.remedy)
-        );
-        let status = self.problem.status;
-        let mut response = self.problem.into_response();
-        *response.body_mut() = page.into();
-        *response.status_mut() = status;
-        let headers = response.headers_mut();
-        headers.remove(header::CONTENT_LENGTH);
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-        response
-    }
-}
-
-impl OperationOutput for SignInRefusal {
+impl OperationOutput for SignInAnswer {
     type Inner = ErrorBody;
 
-    fn operation_response(ctx: &mut GenContext, operation: &mut Operation) -> Option<Described> {
-        ApiProblem::operation_response(ctx, operation)
-    }
-
     fn inferred_responses(ctx: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        ApiProblem::inferred_responses(ctx, operation)
+        let description = "The header `location` has the next address.".to_owned();
+        let next = (Some(303), Described { description, ..Described::default() });
+        std::iter::once(next).chain(ApiProblem::inferred_responses(ctx, operation)).collect()
     }
 }
 
 /// Leads the browser to a provider.
 pub(crate) async fn begin(
     State(app): State<AdminApp>,
-    head: BrowserHead,
+    headers: HeaderMap,
     PathName(ByName { name }): PathName<ByName>,
-) -> Result<SignInRedirect, SignInRefusal> {
+) -> SignInAnswer {
     let begun = async {
         let provider = provider(&app, &name)?;
         let cookie = SignInCookie::create(app.now())?;
         let to = provider.authorization_url(&redirect_url(&app, &name), &cookie.secrets(&name)).await;
         let to = HeaderValue::try_from(to.map_err(problem)?);
         let to = to.map_err(|_| ApiProblem::internal("an address that is no header"))?;
-        Ok(SignInRedirect { to, cookies: vec![cookie.header(app.port(), app.url())?] })
+        Ok(SignInAnswer::Redirect { to, cookies: vec![cookie.header(app.port(), app.url())?] })
     };
-    begun.await.map_err(|problem| head.refused(problem))
+    begun.await.unwrap_or_else(|problem| SignInAnswer::refused(problem, &headers))
 }
 
 /// Signs in with the code that a provider gave the browser, and leads the browser to the console.
 pub(crate) async fn end(
     State(app): State<AdminApp>,
-    head: BrowserHead,
+    Extension(OnConnectionLine(line)): Extension<OnConnectionLine>,
+    headers: HeaderMap,
     PathName(ByName { name }): PathName<ByName>,
     QueryInput(query): QueryInput<CallbackQuery>,
-) -> Result<SignInRedirect, SignInRefusal> {
+) -> SignInAnswer {
     let ended = async {
         let provider = provider(&app, &name)?;
-        app.may_sign_in(head.peer)?;
-        let signed_in = exchange(&app, &provider, &head, &query).await;
+        app.may_sign_in(line.peer)?;
+        let signed_in = exchange(&app, &provider, &headers, &query).await;
         let user = signed_in.inspect_err(|_| {
-            app.sign_in_failed(head.peer);
-            tracing::warn!(peer = %head.peer, provider = name, "a sign-in of an operator failed");
+            app.sign_in_failed(line.peer);
+            tracing::warn!(peer = %line.peer, provider = name, "a sign-in of an operator failed");
         })?;
-        open_session(&app, &provider, user, head.peer).await
+        open_session(&app, &provider, user, line.peer).await
     };
-    ended.await.map_err(|problem| head.refused(problem))
+    ended.await.unwrap_or_else(|problem| SignInAnswer::refused(problem, &headers))
 }
 
 async fn exchange(
     app: &AdminApp,
     provider: &SignInProvider,
-    head: &BrowserHead,
+    headers: &HeaderMap,
     query: &CallbackQuery,
 ) -> Result<ProviderUser, ApiProblem> {
     let now = app.now();
-    let cookie = guard::cookie(&head.headers, &sign_in_cookie::name(app.port()));
+    let cookie = guard::cookie(headers, &sign_in_cookie::name(app.port()));
     let secrets = cookie.and_then(|value| SignInCookie::read(value, now));
     let secrets = secrets.map(|cookie| cookie.secrets(provider.name()));
     let secrets = secrets.ok_or_else(|| {
@@ -234,7 +199,7 @@ async fn open_session(
     provider: &SignInProvider,
     user: ProviderUser,
     peer: IpAddr,
-) -> Result<SignInRedirect, ApiProblem> {
+) -> Result<SignInAnswer, ApiProblem> {
     let operator = provider_operator::record(&user);
     let operator = operator.ok_or_else(|| ApiProblem::internal("a user without an id"))?;
     let detail = format!(
@@ -253,7 +218,7 @@ async fn open_session(
         cookie(app.cookie(), token.expose(), seconds, app.url())?,
         sign_in_cookie::deleted(app.port(), app.url())?,
     ];
-    Ok(SignInRedirect { to: HeaderValue::from_static("/"), cookies })
+    Ok(SignInAnswer::Redirect { to: HeaderValue::from_static("/"), cookies })
 }
 
 fn provider(app: &AdminApp, name: &str) -> Result<Arc<SignInProvider>, ApiProblem> {
