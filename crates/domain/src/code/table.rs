@@ -117,7 +117,8 @@ codes! {
     AddressNotAllowed "address_not_allowed" Authenticate (403 Permission)
         "The API key is valid, and may not be used from the address that the request came from."
         "The message names the address. Call from an address in the key's `allowed_ips`. Operators: \
-         `headrace keys change KEY --allow-ip RANGE`. Behind a proxy, the address is the proxy's.";
+         `headrace keys change KEY --allow-ip RANGE`. Behind a proxy, name it in \
+         `server.trusted_proxies`, or the address is the proxy's.";
     IdentityProviderUnavailable "identity_provider_unavailable" Authenticate (503 Internal)
         "The identity provider's keys could not be fetched, so the JWT was not checked."
         "Try again after `retry-after`. Operators: the log names the address and the cause.";
