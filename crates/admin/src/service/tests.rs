@@ -11,6 +11,7 @@ use headrace_ledger::{
 };
 
 use super::*;
+use crate::{BudgetAct, BudgetRuleView};
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 

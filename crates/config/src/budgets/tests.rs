@@ -59,7 +59,7 @@ fn budgets_are_read_and_every_fault_names_its_key() {
             "budgets[1].name: `b` is named twice",
         ),
     ] {
-        let faults = read(&format!("[[budgets]]\n{table}")).unwrap_err();
+        let faults = read(&format!("[[budgets]]\n{table}")).err().unwrap();
         assert!(faults.contains(expected), "{table}: {faults}");
     }
 }
@@ -77,6 +77,6 @@ fn prices_of_holders_of_a_tier_come_beside_those_of_all_callers() {
     assert_eq!(read(&gold).unwrap().prices.len(), 2);
     let named = "[[models]]\nname = \"m\"\npath = \"builtin:demo\"\n";
     let own = price("holder_tier = \"bad tier\"").replace(DEMO_NAME, "m");
-    let faults = read(&format!("{named}{own}")).unwrap_err();
+    let faults = read(&format!("{named}{own}")).err().unwrap();
     assert!(faults.contains("prices[0].holder_tier"), "{faults}");
 }

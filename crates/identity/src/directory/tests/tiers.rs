@@ -1,6 +1,6 @@
 //! Tiers: their assignments, what principals have of them, and what is refused.
 
-use headrace_domain::{KeyId, TierName, TokenUser};
+use headrace_domain::{HolderTiers, KeyId, TierName, TokenUser};
 
 use super::*;
 use crate::{TierBound, TierEntitlements, TierHolder, TierRules, UserGrant};
@@ -78,6 +78,11 @@ fn a_change_of_a_tier_concerns_all_that_have_it() {
             context: Some(TierBound { tokens: 20, tier: name("basic") }),
             output: None,
             no_reasoning: Some(name("basic")),
+            holders: Arc::new(HolderTiers {
+                key: Some(name("basic")),
+                project: None,
+                org: Some(name("basic")),
+            }),
         };
         assert_eq!(principal.tier.as_deref(), Some(&expected));
         let found = (principal.limits, principal.project_limits, principal.org_limits);
