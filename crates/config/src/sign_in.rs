@@ -28,9 +28,10 @@ impl SettingsReader {
         let mut providers: Vec<SignInConfig> = Vec::new();
         for mut table in self.list(SIGN_IN) {
             if let Some(provider) = provider(&mut table) {
+                // A rule with a fault is missing from the list, which is no fault of its own.
+                let has_bad_rule = table.problems.iter().any(|problem| problem.what.contains(".rules"));
                 for fault in provider.faults() {
-                    // A fault within a rule has been recorded already.
-                    if fault.field != "rules" || table.problems.is_empty() {
+                    if fault.field != "rules" || !has_bad_rule {
                         table.problem(fault.field, fault.why);
                     }
                 }

@@ -159,7 +159,6 @@ pub(crate) enum GroupsCommand {
         org: Option<OrgId>,
     },
     /// Set the role and the tier that a group gives its members
-    #[command(after_help = "Example:\n  headrace groups map grp_4f1 --role developer --tier basic")]
     Map {
         /// Group id (grp_...)
         id: AccountId,

@@ -104,7 +104,8 @@ fn a_change_of_a_tier_concerns_all_that_have_it() {
             (user.limits, user.org_limits, user.models),
             (RateLimits::default(), limits, models.clone())
         );
-        assert_eq!(user.tier.as_deref(), Some(&expected));
+        let holders = Arc::new(HolderTiers { org: Some(name("basic")), ..HolderTiers::default() });
+        assert_eq!(user.tier.as_deref(), Some(&TierEntitlements { holders, ..expected }));
     }
 }
 
