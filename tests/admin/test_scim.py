@@ -77,7 +77,7 @@ class EntraClient:
 
 
 def call_status(house, key):
-    place = house.command("status")["value"]["listen"]
+    place = house.command("status")["value"]["listen"].removeprefix("http://")
     connection = http.client.HTTPConnection(place, timeout=30)
     connection.request("GET", "/v1/models", headers={"authorization": f"Bearer {key}"})
     status = connection.getresponse().status

@@ -92,7 +92,14 @@ async fn answer(service: &ScimService, request: Request) -> Result<Response, Sci
     let expected = expected_version(request.headers())?;
     let known = request.headers().get(header::IF_NONE_MATCH).cloned();
     let method = request.method().clone();
-    let call = ScimCall { credential, base, app: app.clone(), query, expected };
+    let mut call = ScimCall { credential, base, app: app.clone(), query, expected };
+    if let Some(kinds) = search_target(&path) {
+        if method != Method::POST {
+            return Err(ScimProblem::method());
+        }
+        call.query = ScimQuery::of_search(&document(request).await?)?;
+        return blocking(call, move |call| call.list(kinds)).await.map(|list| body(StatusCode::OK, &list));
+    }
     let mut segments = path.split('/');
     let (kind, id, more) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
     if more.is_some() {
@@ -118,7 +125,7 @@ async fn answer(service: &ScimService, request: Request) -> Result<Response, Sci
     };
     match (method, id) {
         (Method::GET, None) => {
-            blocking(call, move |call| call.list(kind)).await.map(|list| body(StatusCode::OK, &list))
+            blocking(call, move |call| call.list(&[kind])).await.map(|list| body(StatusCode::OK, &list))
         }
         (Method::GET, Some(id)) => {
             let found = blocking(call, move |call| call.show(kind, &id)).await?;
@@ -149,6 +156,16 @@ async fn answer(service: &ScimService, request: Request) -> Result<Response, Sci
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         _ => Err(ScimProblem::method()),
+    }
+}
+
+/// The kinds of resources that a search by POST asks for (RFC 7644, 3.4.3). `None` for other paths.
+fn search_target(path: &str) -> Option<&'static [AccountKind]> {
+    match path {
+        ".search" => Some(&[AccountKind::User, AccountKind::Group]),
+        "Users/.search" => Some(&[AccountKind::User]),
+        "Groups/.search" => Some(&[AccountKind::Group]),
+        _ => None,
     }
 }
 
@@ -239,6 +256,37 @@ impl ScimQuery {
         Ok(query)
     }
 
+    /// The parameters in the body of a search.
+    ///
+    /// # Errors
+    /// [`ScimKind::InvalidValue`] for a parameter of another type.
+    fn of_search(body: &Value) -> Result<Self, ScimProblem> {
+        let wrong = |name: &str, kind: &str| {
+            ScimProblem::bad(ScimKind::InvalidValue, format!("`{name}` is no {kind}"))
+        };
+        let given = |name: &str| patch::field(body, name).filter(|value| !value.is_null());
+        let number = |name: &str| {
+            let value = given(name);
+            value.map(|value| value.as_i64().ok_or_else(|| wrong(name, "number"))).transpose()
+        };
+        let names = |name: &str| -> Result<Vec<String>, ScimProblem> {
+            let Some(value) = given(name) else { return Ok(Vec::new()) };
+            let texts =
+                value.as_array().map(|list| list.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+            let texts = texts.flatten().ok_or_else(|| wrong(name, "list of names"))?;
+            Ok(texts.into_iter().map(|text| text.trim().to_ascii_lowercase()).collect())
+        };
+        let filter = given("filter");
+        let filter = filter.map(|value| value.as_str().ok_or_else(|| wrong("filter", "text"))).transpose()?;
+        Ok(Self {
+            filter: filter.map(str::to_owned),
+            start_index: number("startIndex")?,
+            count: number("count")?,
+            attributes: names("attributes")?,
+            excluded: names("excludedAttributes")?,
+        })
+    }
+
     /// Removes what the client does not want. `schemas` and `id` always stay.
     fn select(&self, resource: &mut Value) {
         let Some(fields) = resource.as_object_mut() else { return };
@@ -279,10 +327,7 @@ impl ScimCall {
 
     fn of_group(&self, group: &GroupRecord) -> Value {
         let has_members = !self.query.excluded.iter().any(|name| name == "members");
-        let name = |id: &AccountId| {
-            self.directory().user(id).map(|user| user.profile.display_name.unwrap_or(user.profile.name))
-        };
-        let mut json = group_json(group, has_members, name, &self.base);
+        let mut json = group_json(group, has_members, &self.base);
         self.query.select(&mut json);
         json
     }
@@ -294,41 +339,43 @@ impl ScimCall {
         }
     }
 
-    fn list(&self, kind: AccountKind) -> Result<Value, ScimProblem> {
+    /// A page of the resources of these kinds that meet the filter, one kind after the other.
+    fn list(&self, kinds: &[AccountKind]) -> Result<Value, ScimProblem> {
         let filter = self.query.filter.as_deref().map(ScimFilter::parse).transpose()?;
-        let org = &self.credential.org;
         let start = usize::try_from(self.query.start_index.unwrap_or(1).max(1)).unwrap_or(usize::MAX);
         let count =
             self.query.count.map_or(USUAL_ROWS, |count| usize::try_from(count).unwrap_or(0)).min(MAX_ROWS);
-        let (total, rows) = match kind {
-            AccountKind::Group => {
-                let mut groups = self.directory().groups(Some(org));
-                if let Some(filter) = &filter {
-                    groups.retain(|group| filter.matches_group(group));
-                }
-                let page = groups.iter().skip(start - 1).take(count);
-                (groups.len(), page.map(|group| self.of_group(group)).collect::<Vec<_>>())
-            }
-            _ => {
-                let named = filter.as_ref().and_then(ScimFilter::user_name);
-                let mut users = match named {
-                    Some(name) => self.directory().user_named(org, name).into_iter().collect(),
-                    None => self.directory().users(Some(org)),
-                };
-                if let Some(filter) = &filter {
-                    users.retain(|user| filter.matches_user(user));
-                }
-                let page = users.iter().skip(start - 1).take(count);
-                (users.len(), page.map(|user| self.of_user(user)).collect())
-            }
-        };
+        let users = if kinds.contains(&AccountKind::User) { self.users(filter.as_ref()) } else { Vec::new() };
+        let groups =
+            if kinds.contains(&AccountKind::Group) { self.groups(filter.as_ref()) } else { Vec::new() };
+        let skipped_groups = (start - 1).saturating_sub(users.len());
+        let mut rows: Vec<Value> =
+            users.iter().skip(start - 1).take(count).map(|user| self.of_user(user)).collect();
+        let left = count - rows.len();
+        rows.extend(groups.iter().skip(skipped_groups).take(left).map(|group| self.of_group(group)));
         Ok(json!({
             "schemas": ["urn:ietf:params:scim:api:messages:2.0:ListResponse"],
-            "totalResults": total,
+            "totalResults": users.len() + groups.len(),
             "startIndex": start,
             "itemsPerPage": rows.len(),
             "Resources": rows,
         }))
+    }
+
+    fn users(&self, filter: Option<&ScimFilter>) -> Vec<UserRecord> {
+        let org = &self.credential.org;
+        let mut users = match filter.and_then(ScimFilter::user_name) {
+            Some(name) => self.directory().user_named(org, name).into_iter().collect(),
+            None => self.directory().users(Some(org)),
+        };
+        users.retain(|user| filter.is_none_or(|filter| filter.matches_user(user)));
+        users
+    }
+
+    fn groups(&self, filter: Option<&ScimFilter>) -> Vec<GroupRecord> {
+        let mut groups = self.directory().groups(Some(&self.credential.org));
+        groups.retain(|group| filter.is_none_or(|filter| filter.matches_group(group)));
+        groups
     }
 
     /// The issuer and subject of a user's tokens, if the credential names an issuer.

@@ -7,6 +7,11 @@ use headrace_identity::Directory;
 use headrace_jwt::{DocumentSource, GrantValue, HttpDocuments, IssuerConfig, ProviderClient, SignInConfig};
 use headrace_terminal::output;
 
+/// Issuers, each with the source of its documents.
+type IssuersWithSources = Vec<(IssuerConfig, Arc<dyn DocumentSource>)>;
+/// Identity providers of operators, each with its client.
+type ProvidersWithClients = Vec<(SignInConfig, Arc<dyn ProviderClient>)>;
+
 /// The identity providers of callers, each with the source of its documents. Warns of rules that name a project or an
 /// organisation that does not exist yet. Asks no provider.
 ///
@@ -15,7 +20,7 @@ use headrace_terminal::output;
 pub(crate) fn of_callers(
     config: &ServerSettings,
     directory: &Directory,
-) -> Result<Vec<(IssuerConfig, Arc<dyn DocumentSource>)>, String> {
+) -> Result<IssuersWithSources, String> {
     let with_documents = |issuer: &IssuerConfig| {
         warn_of_missing(issuer, directory);
         let documents = HttpDocuments::new(issuer.extra_roots_pem.as_deref());
@@ -30,9 +35,7 @@ pub(crate) fn of_callers(
 ///
 /// # Errors
 /// Returns why no HTTP client for a provider can be built.
-pub(crate) fn of_operators(
-    config: &ServerSettings,
-) -> Result<Vec<(SignInConfig, Arc<dyn ProviderClient>)>, String> {
+pub(crate) fn of_operators(config: &ServerSettings) -> Result<ProvidersWithClients, String> {
     let with_client = |provider: &SignInConfig| {
         let client = HttpDocuments::new(provider.extra_roots_pem.as_deref());
         let client = client.map_err(|error| format!("admin.sign_in: `{}`: {error}", provider.name))?;

@@ -35,13 +35,8 @@ pub(super) fn user_json(user: &UserRecord, groups: &[GroupRecord], base: &str) -
     json
 }
 
-/// A group with everything that clients may read. `name` returns the name of a member.
-pub(super) fn group_json(
-    group: &GroupRecord,
-    has_members: bool,
-    name: impl Fn(&AccountId) -> Option<String>,
-    base: &str,
-) -> Value {
+/// A group with everything that clients may read.
+pub(super) fn group_json(group: &GroupRecord, has_members: bool, base: &str) -> Value {
     let mut fields = Map::new();
     fields.insert("schemas".to_owned(), json!([GROUP]));
     fields.insert("id".to_owned(), group.id.as_str().into());
@@ -52,7 +47,7 @@ pub(super) fn group_json(
     if has_members && !group.profile.members.is_empty() {
         let member = |id: &AccountId| {
             let reference = format!("{base}/Users/{id}");
-            json!({ "value": id.as_str(), "$ref": reference, "display": name(id), "type": "User" })
+            json!({ "value": id.as_str(), "$ref": reference, "type": "User" })
         };
         fields.insert("members".to_owned(), group.profile.members.iter().map(member).collect());
     }

@@ -211,19 +211,14 @@ fn group_schema(base: &str) -> Value {
             Vec::new(),
         )
     };
+    let mut member_type = fixed("type", "string", "The type of the member: User");
+    if let Some(fields) = member_type.as_object_mut() {
+        fields.insert("canonicalValues".to_owned(), json!(["User"]));
+    }
     let members = vec![
         fixed("value", "string", "The id of the user"),
         fixed("$ref", "reference", "The address of the user"),
-        fixed("type", "string", "The type of the member: User"),
-        shown(
-            SchemaAttribute {
-                name: "display",
-                description: "The name of the user",
-                mutability: "readOnly",
-                ..TEXT
-            },
-            Vec::new(),
-        ),
+        member_type,
     ];
     let name = SchemaAttribute {
         name: "displayName",

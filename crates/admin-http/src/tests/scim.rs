@@ -111,14 +111,15 @@ async fn groups_keep_their_members_and_give_roles_that_operators_set() {
     let patch = |operations: Value| call("PATCH", path.clone(), json!({ "Operations": operations }));
     let members = |answer: TestAnswer| {
         let all = answer.body["members"].as_array().cloned().unwrap_or_default();
-        let mut all: Vec<_> = all.iter().map(|one| one["display"].as_str().unwrap().to_owned()).collect();
-        all.sort();
+        let place = |one: &Value| ids.iter().position(|id| one["value"] == id.as_str()).unwrap();
+        let mut all: Vec<_> = all.iter().map(place).collect();
+        all.sort_unstable();
         all
     };
     let added = json!([{ "op": "Add", "path": "members", "value": [member(&ids[1]), member(&ids[2])] }]);
-    assert_eq!(members(patch(added).await), ["ann", "bob", "eve"]);
+    assert_eq!(members(patch(added).await), [0, 1, 2]);
     let removed = json!([{ "op": "Remove", "path": "members", "value": [member(&ids[1])] }]);
-    assert_eq!(members(patch(removed).await), ["ann", "eve"], "by value");
+    assert_eq!(members(patch(removed).await), [0, 2], "by value");
     let nothing = patch(json!([{ "op": "Remove", "path": "members", "value": [] }])).await;
     assert_eq!((nothing.status.as_u16(), &nothing.body["scimType"]), (400, &json!("noTarget")));
     let unknown = patch(json!([{ "op": "Add", "path": "members", "value": [member("usr_none")] }])).await;
@@ -230,4 +231,57 @@ async fn versions_methods_and_descriptions() {
             send(&world, &secret, method, path, if method == "GET" { Value::Null } else { json!({}) }).await;
         assert_eq!(answer.status.as_u16(), status, "{method} {path}: {answer:?}");
     }
+}
+
+#[tokio::test]
+async fn a_search_by_post_pages_over_both_kinds_and_selects_attributes() {
+    let world = TestWorld::new();
+    let (_, secret) = credential(&world, "o", None).await;
+    for name in ["ann", "bob", "cy"] {
+        let made = send(&world, &secret, "POST", "/Users", json!({ "userName": name })).await;
+        assert_eq!(made.status.as_u16(), 201, "{made:?}");
+    }
+    let made = send(&world, &secret, "POST", "/Groups", json!({ "displayName": "team" })).await;
+    assert_eq!(made.status.as_u16(), 201, "{made:?}");
+    for (path, body, total, names) in [
+        ("/.search", json!({}), 4, vec!["ann", "bob", "cy", "team"]),
+        ("/.search", json!({ "startIndex": 3, "count": 2 }), 4, vec!["cy", "team"]),
+        ("/.search", json!({ "startIndex": 4 }), 4, vec!["team"]),
+        ("/.search", json!({ "startIndex": 5 }), 4, vec![]),
+        ("/.search", json!({ "count": 0 }), 4, vec![]),
+        ("/.search", json!({ "filter": "displayName eq \"team\"" }), 1, vec!["team"]),
+        ("/Users/.search", json!({ "filter": "userName eq \"BOB\"" }), 1, vec!["bob"]),
+        ("/Groups/.search", json!({ "filter": null }), 1, vec!["team"]),
+    ] {
+        let found = send(&world, &secret, "POST", path, body.clone()).await;
+        let name = |row: &Value| {
+            let name = row["userName"].as_str().or_else(|| row["displayName"].as_str());
+            name.unwrap().to_owned()
+        };
+        let mut rows: Vec<String> = found.body["Resources"].as_array().unwrap().iter().map(name).collect();
+        // Users are in the order of their ids, which are random.
+        if body.get("startIndex").is_none() {
+            rows.sort();
+            assert_eq!(rows, names, "{path} {body}");
+        }
+        assert_eq!((rows.len(), &found.body["totalResults"]), (names.len(), &json!(total)), "{path} {body}");
+        assert_eq!(
+            rows.last().map(String::as_str) == Some("team"),
+            names.last() == Some(&"team"),
+            "{path} {body}"
+        );
+    }
+    let selected = json!({ "attributes": ["userName"], "filter": "userName eq \"ann\"" });
+    let found = send(&world, &secret, "POST", "/Users/.search", selected).await;
+    let fields = found.body["Resources"][0].as_object().unwrap();
+    assert!(fields.contains_key("userName") && !fields.contains_key("active"), "{fields:?}");
+    for bad in [json!({ "count": "x" }), json!({ "attributes": "userName" }), json!({ "filter": 1 })] {
+        let refused = send(&world, &secret, "POST", "/.search", bad.clone()).await;
+        assert_eq!(
+            (refused.status.as_u16(), &refused.body["scimType"]),
+            (400, &json!("invalidValue")),
+            "{bad}"
+        );
+    }
+    assert_eq!(send(&world, &secret, "GET", "/.search", Value::Null).await.status.as_u16(), 405);
 }

@@ -23,7 +23,7 @@ const MAX_USERS_PER_ORG: usize = 100_000;
 /// Maximum number of service accounts or groups of an organisation, removed ones among them.
 const MAX_OTHERS_PER_ORG: usize = 10_000;
 /// How often a change is tried again after another process changed the same account.
-const MAX_CONFLICTS: usize = 5;
+const MAX_CONFLICTS: usize = 32;
 
 /// Reads.
 impl Directory {
