@@ -132,7 +132,7 @@ def test_a_page_is_found_by_its_title_and_an_error_by_its_code(house, tabs):
     page.wait_for_url("**/docs/recipes/teams")
     page.locator(".find").wait_for()
     page.keyboard.press("n")
-    page.wait_for_url("**/docs/recipes/tiers")
+    page.wait_for_url("**/docs/recipes/budgets")
 
 
 @pytest.mark.parametrize("words", ["429", "fallback", "backup", "fall-back", "journal replay", "KV CACHE", "budget"])
