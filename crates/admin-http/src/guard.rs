@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use axum::RequestExt as _;
 use axum::body::{Body, HttpBody};
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -55,7 +56,8 @@ pub(crate) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match admit(&app, &table, &request) {
+    let id = path_id(&mut request).await;
+    match admit(&app, &table, &request, id.as_deref()) {
         Ok(Some(who)) => {
             let place = match app.serving(&who) {
                 Ok(place) => place,
@@ -71,6 +73,12 @@ pub(crate) async fn guard(
         Ok(None) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }
+}
+
+/// The parameter `id` of a request's path, decoded as handlers read it. `None` if the route has none, or it is not UTF-8.
+async fn path_id(request: &mut Request) -> Option<String> {
+    let parameters = request.extract_parts::<RawPathParams>().await.ok()?;
+    parameters.iter().find(|(name, _)| *name == "id").map(|(_, id)| id.to_owned())
 }
 
 /// A response body, with a value that is held until the body is dropped.
@@ -113,11 +121,12 @@ fn too_many(none: NoPlace) -> ApiProblem {
     ApiProblem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
 }
 
-/// Checks access and returns the operator. `None` if the route is open to every client.
+/// Checks access and returns the operator. `None` if the route is open to every client. `id` is the id in the path.
 fn admit(
     app: &AdminApp,
     table: &AccessTable,
     request: &Request,
+    id: Option<&str>,
 ) -> Result<Option<AuthenticatedOperator>, ApiProblem> {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let access = path.and_then(|path| table.of(request.method(), path));
@@ -134,13 +143,18 @@ fn admit(
         return Err(ApiProblem::new(AdminCode::Role, message));
     }
     if who.operator.org.is_some() {
-        check_scope(app, &who.operator, request)?;
+        check_scope(app, &who.operator, request, id)?;
     }
     Ok(Some(who))
 }
 
 /// Checks that an operator of one organisation may call a route, and that the subject in the path belongs to it.
-fn check_scope(app: &AdminApp, operator: &OperatorRecord, request: &Request) -> Result<(), ApiProblem> {
+fn check_scope(
+    app: &AdminApp,
+    operator: &OperatorRecord,
+    request: &Request,
+    id: Option<&str>,
+) -> Result<(), ApiProblem> {
     let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
     let pattern = pattern.strip_prefix(ROOT).unwrap_or(pattern);
     let method = if *request.method() == Method::HEAD { &Method::GET } else { request.method() };
@@ -149,10 +163,6 @@ fn check_scope(app: &AdminApp, operator: &OperatorRecord, request: &Request) -> 
         let message = "an operator of one organisation may not call this route: it concerns the whole server";
         return Err(ApiProblem::new(AdminCode::Role, message));
     }
-    let path = request.uri().path();
-    let path = path.strip_prefix(ROOT).unwrap_or(path);
-    let mut segments = pattern.split('/').zip(path.split('/'));
-    let id = segments.find(|(name, _)| *name == "{id}").map(|(_, id)| id);
     check_path(app, operator, &route, id)
 }
 

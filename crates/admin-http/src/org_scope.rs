@@ -102,7 +102,7 @@ pub(crate) fn is_within(operator: &OperatorRecord, org: &OrgId) -> bool {
     operator.org.as_ref().is_none_or(|own| own == org)
 }
 
-/// Checks that the subject of a path belongs to the operator's organisation. `id` is the id in the path.
+/// Checks that the subject of a path belongs to the operator's organisation. `id` is the id in the path, decoded.
 ///
 /// # Errors
 /// The error for a subject that does not exist.
@@ -113,8 +113,10 @@ pub(crate) fn check_path(
     id: Option<&str>,
 ) -> Result<(), ApiProblem> {
     let (Some(Path(subject)), Some(org)) = (rule_of(route), &operator.org) else { return Ok(()) };
-    // A malformed id is the handler's to refuse.
-    let id = id.unwrap_or_default();
+    let Some(id) = id else {
+        return Err(ApiProblem::new(AdminCode::Role, "the path does not name what this operator may change"));
+    };
+    // The handler refuses a malformed id, which it reads in the same way.
     let directory = app.directory();
     let (found, unknown) = match subject {
         Project => {
@@ -126,8 +128,9 @@ pub(crate) fn check_path(
             (directory.key(&id).map(|key| key.org), IdentityError::UnknownKey(id))
         }
         Account(kind) => {
-            let Some(id) = AccountId::new(id).ok().filter(|id| id.kind() == kind) else { return Ok(()) };
+            let Ok(id) = AccountId::new(id) else { return Ok(()) };
             let found = match kind {
+                _ if id.kind() != kind => None,
                 AccountKind::User => directory.user(&id).map(|user| user.org),
                 AccountKind::ServiceAccount => directory.service_account(&id).map(|account| account.org),
                 AccountKind::Group => directory.group(&id).map(|group| group.org),
