@@ -198,7 +198,7 @@ mod tests {
         let (open, gate) = channel();
         let sink = Arc::new(NotingSink { noted: Mutex::default(), gate: Mutex::new(Some(gate)) });
         let writer = ResponseWriter::start(&sink).unwrap();
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
         let item = || ItemRecord { id: "i".to_owned(), json: "{}".to_owned() };
         for (id, body, items) in [
             ("a", "", 0),
@@ -209,10 +209,10 @@ mod tests {
             ("e", "", 0),
             ("f", "", 0),
         ] {
-            let told = Arc::clone(&told);
+            let outcomes = Arc::clone(&outcomes);
             let name = id.to_owned();
             let on_stored = Box::new(move |done: Result<(), ObjectError>| {
-                told.lock().unwrap().push((name, done.is_ok()));
+                outcomes.lock().unwrap().push((name, done.is_ok()));
             });
             let items = (0..items).map(|_| item()).collect();
             writer.put(PendingResponse { response: response(id, body), items, on_stored });
@@ -226,8 +226,8 @@ mod tests {
         open.send(()).unwrap();
         drop(writer);
         assert_eq!(*sink.noted.lock().unwrap(), ["a", "b c", "d with 2 items", "e f"]);
-        let told: Vec<(String, bool)> = told.lock().unwrap().clone();
-        let refused: Vec<&str> = told.iter().filter(|(_, ok)| !ok).map(|(id, _)| id.as_str()).collect();
-        assert_eq!((told.len(), refused), (7, vec!["large"]));
+        let outcomes: Vec<(String, bool)> = outcomes.lock().unwrap().clone();
+        let refused: Vec<&str> = outcomes.iter().filter(|(_, ok)| !ok).map(|(id, _)| id.as_str()).collect();
+        assert_eq!((outcomes.len(), refused), (7, vec!["large"]));
     }
 }

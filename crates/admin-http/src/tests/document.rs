@@ -161,24 +161,24 @@ async fn check_access(route: &str, who: Option<(Role, bool)>, session: bool, may
     }
     let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
     let body = if method == Method::GET { Value::Null } else { json!({}) };
-    let told = format!("{route} by {who:?}, session {session}");
+    let attempt = format!("{route} by {who:?}, session {session}");
     if route == "GET /events" && may {
         let mut request = Request::get(&path).header("host", HOST);
         for (name, value) in headers {
             request = request.header(name, value);
         }
         let answer = world.open(request.body(Body::empty()).unwrap()).await;
-        assert_eq!(answer.status().as_u16(), 200, "it has no end: {told}");
+        assert_eq!(answer.status().as_u16(), 200, "a stream of events does not end: {attempt}");
         return;
     }
     let answer = world.call(method.clone(), &path, &headers, body).await;
     let status = answer.status.as_u16();
     let is_let_in = !matches!(status, 401 | 403);
-    assert_eq!(is_let_in, may, "{told}: {answer:?}");
-    assert_ne!(status, 500, "{told}: {answer:?}");
+    assert_eq!(is_let_in, may, "{attempt}: {answer:?}");
+    assert_ne!(status, 500, "{attempt}: {answer:?}");
     if !may {
         let expected = if who.is_none() { (401, "not_signed_in") } else { (403, "role") };
-        assert_eq!((status, answer.code()), expected, "{told}");
+        assert_eq!((status, answer.code()), expected, "{attempt}");
     }
     if method == Method::GET && who.is_none() {
         let head = world.call(Method::HEAD, &path, &headers, Value::Null).await;
