@@ -172,7 +172,7 @@ pub struct UserProfile {
     /// The user's id at the identity provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,
-    /// The issuer and subject of the user's tokens. Unique among all users.
+    /// The issuer and subject of the user's tokens. Unique in the organisation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<UserLogin>,
     /// The user's own role in the organisation. Groups may give another one.
@@ -456,12 +456,16 @@ impl AccountRecord {
         Some(name.to_lowercase())
     }
 
-    /// Issuer and subject of a user as one text that must be unique. `None` without them, and for a removed user.
+    /// Organisation, issuer and subject of a user as one text that must be unique. `None` without a login, and for a removed
+    /// user.
     pub fn unique_login(&self) -> Option<String> {
         match self {
             Self::User(UserRecord {
-                profile: UserProfile { login: Some(login), .. }, removed: None, ..
-            }) => Some(format!("{}\n{}", login.issuer, login.subject)),
+                org,
+                profile: UserProfile { login: Some(login), .. },
+                removed: None,
+                ..
+            }) => Some(format!("{org}\n{}\n{}", login.issuer, login.subject)),
             _ => None,
         }
     }

@@ -50,5 +50,5 @@ pub use store::{
 pub use tier::{TierHolder, TierRecord, TierRules};
 pub use tier_entitlements::{TierBound, TierEntitlements};
 pub use tier_store::TierStore;
-pub use user_grant::{UserGrant, token_user_id};
+pub use user_grant::UserGrant;
 pub use user_roles::UserRoles;

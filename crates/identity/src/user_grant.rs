@@ -6,13 +6,16 @@ use headrace_domain::{KeyId, OrgId, ProjectId, TokenUser, UnixNanos};
 
 use crate::{ModelAccess, RateLimits};
 
-/// The id under which the limits and traces of a token's holder are kept: `user_` and 128 bits of a hash of issuer and
-/// subject. `None` never happens for a hash, whose digits make a valid id.
-pub fn token_user_id(issuer: &str, subject: &str) -> Option<KeyId> {
-    let mut hasher = blake3::Hasher::new_derive_key("headrace 2026 id of a token's user v1");
-    let length = u64::try_from(issuer.len()).unwrap_or(u64::MAX);
-    // The length separates issuer and subject, so no two users share an input.
-    hasher.update(&length.to_le_bytes()).update(issuer.as_bytes()).update(subject.as_bytes());
+/// The id under which the limits and traces of a token's holder are kept: `user_` and 128 bits of a hash of organisation,
+/// issuer and subject. A holder has one id in each organisation, so what one of them decides about its user concerns no
+/// other. `None` never happens for a hash, whose digits make a valid id.
+pub(crate) fn token_user_id(org: &OrgId, issuer: &str, subject: &str) -> Option<KeyId> {
+    let mut hasher = blake3::Hasher::new_derive_key("headrace 2026 id of a token's user v2");
+    for part in [org.as_str(), issuer, subject] {
+        // The length separates the parts, so no two users share an input.
+        let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
+        hasher.update(&length.to_le_bytes()).update(part.as_bytes());
+    }
     let hash = hasher.finalize().to_hex();
     KeyId::new(&format!("user_{}", hash.get(..32)?)).ok()
 }
@@ -20,8 +23,6 @@ pub fn token_user_id(issuer: &str, subject: &str) -> Option<KeyId> {
 /// What a token grants to its holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserGrant {
-    /// The id of the user, in place of a key's.
-    pub key: KeyId,
     /// The user.
     pub user: Arc<TokenUser>,
     /// The organisation. `None` for that of the project.

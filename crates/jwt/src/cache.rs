@@ -130,7 +130,7 @@ mod tests {
             tier: None,
         };
         let (models, limits) = (ModelAccess::All, RateLimits::default());
-        let grant = UserGrant { key, user, org: None, project, models, limits, expires: NOW };
+        let grant = UserGrant { user, org: None, project, models, limits, expires: NOW };
         let (until, principal) = (UnixNanos::new(until), Arc::new(principal));
         CachedToken { until, bound_to: None, grant: Arc::new(grant), principal, version: 0 }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use headrace_domain::{OrgId, ProjectId, TokenUser, UnixNanos};
-use headrace_identity::{Directory, ModelAccess, Principal, RateLimits, UserGrant, token_user_id};
+use headrace_identity::{Directory, ModelAccess, Principal, RateLimits, UserGrant};
 
 use crate::TokenRefusal;
 
@@ -87,11 +87,8 @@ fn users(rules: &[CertificateRule]) -> HashMap<String, CertificateUser> {
     let mut users = HashMap::new();
     for CertificateRule { names, org, project, models, limits } in rules {
         for name in names {
-            // The id of a hash always fits.
-            let Some(key) = token_user_id(ISSUER, name) else { continue };
             let user = TokenUser { issuer: ISSUER.into(), subject: name.as_str().into(), role: None };
             let grant = UserGrant {
-                key,
                 user: Arc::new(user),
                 org: org.clone(),
                 project: project.clone(),

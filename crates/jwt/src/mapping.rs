@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId, ProjectId, TokenUser, UnixNanos};
-use headrace_identity::{ModelAccess, UserGrant, token_user_id};
+use headrace_identity::{ModelAccess, UserGrant};
 use serde_json::{Map, Value};
 
 use crate::TokenRefusal;
@@ -54,7 +54,6 @@ pub(crate) fn map_claims(
         _ => None,
     };
     let grant = UserGrant {
-        key: token_user_id(&issuer.issuer, checked.subject).ok_or_else(not_mapped)?,
         user: Arc::new(user),
         org,
         project,

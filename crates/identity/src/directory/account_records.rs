@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use headrace_domain::{KeyId, OrgId, TierName};
 
+use crate::user_grant::token_user_id;
 use crate::{
     AccountId, AccountKind, AccountRecord, GroupRecord, KeyHash, Role, ScimCredentialRecord,
-    ServiceAccountRecord, StoredAccount, UserLogin, UserRecord, token_user_id,
+    ServiceAccountRecord, StoredAccount, UserRecord,
 };
 
 /// All accounts by id, removed ones among them.
@@ -56,7 +57,7 @@ impl AccountRecords {
             if self.names.get(&name) == Some(&user.id) {
                 self.names.remove(&name);
             }
-            if let Some(token) = before.profile.login.as_ref().and_then(token_id)
+            if let Some(token) = token_id(before)
                 && self.token_users.get(&token) == Some(&user.id)
             {
                 self.token_users.remove(&token);
@@ -65,7 +66,7 @@ impl AccountRecords {
         if user.removed.is_none() {
             self.names.insert(lower(user), user.id.clone());
         }
-        let Some(token) = user.profile.login.as_ref().and_then(token_id) else { return };
+        let Some(token) = token_id(user) else { return };
         let has_other = self.token_users.get(&token).and_then(|id| self.users.get(id));
         if user.removed.is_none() || has_other.is_none_or(|other| other.removed.is_some()) {
             self.token_users.insert(token, user.id.clone());
@@ -155,6 +156,8 @@ impl AccountRecords {
     }
 }
 
-fn token_id(login: &UserLogin) -> Option<KeyId> {
-    token_user_id(&login.issuer, &login.subject)
+/// The id of a user's tokens. `None` if the user has none.
+fn token_id(user: &UserRecord) -> Option<KeyId> {
+    let login = user.profile.login.as_ref()?;
+    token_user_id(&user.org, &login.issuer, &login.subject)
 }

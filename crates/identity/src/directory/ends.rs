@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use headrace_domain::{KeyId, UnixNanos};
 
 use super::Directory;
+use crate::user_grant::token_user_id;
 use crate::{AddressList, EndpointAccess, IdentityError, Principal, UserGrant};
 
 /// When a key stops being valid.
@@ -62,12 +63,8 @@ impl Directory {
     /// [`IdentityError::InactiveUser`] if the user has a record that is not active.
     /// [`IdentityError::UnknownProject`], [`IdentityError::UnknownOrg`] or [`IdentityError::ProjectOfAnotherOrg`].
     pub fn user_principal(&self, grant: &UserGrant) -> Result<Principal, IdentityError> {
-        let UserGrant { key, user, org, project, models, limits, expires } = grant;
+        let UserGrant { user, org, project, models, limits, expires } = grant;
         let records = self.records.read();
-        let known = records.accounts.token_user(key);
-        if let Some(known) = known.filter(|known| !known.is_active()) {
-            return Err(IdentityError::InactiveUser(known.id.to_string()));
-        }
         let found = records.projects.get(project);
         let found = found.ok_or_else(|| IdentityError::UnknownProject(project.clone()))?;
         if let Some(org) = org.as_ref().filter(|org| **org != found.org) {
@@ -75,10 +72,16 @@ impl Directory {
         }
         let org = records.orgs.get(&found.org);
         let org = org.ok_or_else(|| IdentityError::UnknownOrg(found.org.clone()))?;
+        let key = token_user_id(&org.id, &user.issuer, &user.subject);
+        let key = key.ok_or(IdentityError::Invalid { field: "subject", why: "gives no id" })?;
+        let known = records.accounts.token_user(&key);
+        if let Some(known) = known.filter(|known| !known.is_active()) {
+            return Err(IdentityError::InactiveUser(known.id.to_string()));
+        }
         let mut principal = Principal {
             org: org.id.clone(),
             project: found.id.clone(),
-            key: key.clone(),
+            key,
             name: user.subject.to_string(),
             user: Some(Arc::clone(user)),
             models: models.clone(),
@@ -93,7 +96,7 @@ impl Directory {
             allowed_ips: AddressList::default(),
             tier: None,
         };
-        let owner = known.filter(|known| known.org == org.id).map(|known| known.id.as_str());
+        let owner = known.map(|known| known.id.as_str());
         records.assigned_tiers(&principal, None, owner)?.narrow(&mut principal);
         Ok(principal)
     }
@@ -126,7 +129,6 @@ mod tests {
         directory.create_project(lab.clone(), acme.clone(), none, "test", NOW).unwrap();
         let user = TokenUser { issuer: "https://login".into(), subject: "alice".into(), role: None };
         let grant = UserGrant {
-            key: KeyId::new("user_1").unwrap(),
             user: Arc::new(user),
             org: None,
             project: lab.clone(),

@@ -5,7 +5,7 @@ use headrace_domain::TokenUser;
 use super::*;
 use crate::{
     AccountId, AccountKind, AccountStore, GroupProfile, KeyChange, KeyEnd, OperatorScope, Operators, Role,
-    ScimSubject, TierRules, UserGrant, UserLogin, UserProfile, token_user_id,
+    ScimSubject, TierRules, UserGrant, UserLogin, UserProfile,
 };
 
 fn login(subject: &str) -> UserLogin {
@@ -24,7 +24,6 @@ fn owned(owner: &AccountId, secret: &str) -> NewKey {
 
 fn grant(subject: &str) -> UserGrant {
     UserGrant {
-        key: token_user_id("https://login", subject).unwrap(),
         user: Arc::new(TokenUser { issuer: "https://login".into(), subject: subject.into(), role: None }),
         org: None,
         project: project("web"),
@@ -57,7 +56,7 @@ fn keys_and_tokens_work_while_their_account_is_active() {
     let inactive = || Err(IdentityError::InactiveUser(user.id.to_string()));
     for directory in [&directory, &open(&store)] {
         assert_eq!(works(directory), (Err(AuthRefusal::OwnerInactive), Ok(()), inactive()));
-        for key in [&users_key.id, &token.key] {
+        for key in [&users_key.id, &by_token.key] {
             assert_eq!(directory.key_end(key), Some(KeyEnd::Revoked), "calls in flight end");
         }
         assert!(!directory.is_current(&presented, NOW) && !directory.is_current(&by_token, NOW));
@@ -69,7 +68,7 @@ fn keys_and_tokens_work_while_their_account_is_active() {
 
     directory.set_account_active(&user.id, true, "ops", NOW).unwrap();
     assert_eq!(works(&directory), (Ok(()), Ok(()), Ok(())));
-    assert_eq!(directory.key_end(&token.key), None);
+    assert_eq!(directory.key_end(&by_token.key), None);
     assert!(directory.is_current(&by_token, NOW));
     directory.remove_account(&account.id, "ops", NOW).unwrap();
     directory.remove_account(&user.id, "ops", NOW).unwrap();
@@ -94,15 +93,38 @@ fn keys_and_tokens_work_while_their_account_is_active() {
 }
 
 #[test]
+fn what_one_organisation_decides_about_a_login_concerns_no_other() {
+    let store = memory();
+    let directory = directory(&store);
+    let in_other = UserGrant { project: project("app"), ..grant("ann") };
+    let [here, there] = [&grant("ann"), &in_other].map(|grant| directory.user_principal(grant).unwrap());
+    assert_ne!(here.key, there.key);
+    // The other organisation claims the login first, and deactivates its user.
+    let taken = directory.create_user(org("other"), profile("ann"), "ops", NOW).unwrap();
+    let own = directory.create_user(org("acme"), profile("ann"), "ops", NOW).unwrap();
+    directory.set_account_active(&taken.id, false, "ops", NOW).unwrap();
+    for directory in [&directory, &open(&store)] {
+        assert!(directory.user_principal(&grant("ann")).is_ok() && directory.is_current(&here, NOW));
+        assert_eq!(directory.key_end(&here.key), None, "calls in flight continue");
+        let refused = directory.user_principal(&in_other).unwrap_err();
+        assert_eq!(refused, IdentityError::InactiveUser(taken.id.to_string()));
+        assert_eq!(
+            (directory.key_end(&there.key), directory.is_current(&there, NOW)),
+            (Some(KeyEnd::Revoked), false)
+        );
+    }
+    directory.set_account_active(&own.id, false, "ops", NOW).unwrap();
+    assert!(!directory.is_current(&here, NOW));
+}
+
+#[test]
 fn names_and_logins_are_unique_and_owners_belong_to_the_key() {
     let directory = directory(&memory());
     let ann = directory.create_user(org("acme"), profile("ann"), "ops", NOW).unwrap();
     let exists = |error| matches!(error, IdentityError::Exists { .. });
     assert!(exists(directory.create_user(org("acme"), UserProfile::new("ANN"), "ops", NOW).unwrap_err()));
-    assert!(
-        exists(directory.create_user(org("other"), profile("ann"), "ops", NOW).unwrap_err()),
-        "the login"
-    );
+    let login = UserProfile { login: Some(login("ann")), ..UserProfile::new("ann2") };
+    assert!(exists(directory.create_user(org("acme"), login, "ops", NOW).unwrap_err()), "the login");
     let same = directory.create_user(org("other"), UserProfile::new("ann"), "ops", NOW).unwrap();
     let unknown = directory.create_user(org("none"), UserProfile::new("x"), "ops", NOW).unwrap_err();
     assert_eq!(unknown, IdentityError::UnknownOrg(org("none")));

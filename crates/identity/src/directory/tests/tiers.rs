@@ -1,6 +1,6 @@
 //! Tiers: their assignments, what principals have of them, and what is refused.
 
-use headrace_domain::{HolderTiers, KeyId, TierName, TokenUser};
+use headrace_domain::{HolderTiers, TierName, TokenUser};
 
 use super::*;
 use crate::{TierBound, TierEntitlements, TierHolder, TierRules, UserGrant};
@@ -91,7 +91,6 @@ fn a_change_of_a_tier_concerns_all_that_have_it() {
         // A user of an identity provider has the tiers of its project and organisation.
         let user = TokenUser { issuer: "https://login".into(), subject: "alice".into(), role: None };
         let grant = UserGrant {
-            key: KeyId::new("user_1").unwrap(),
             user: Arc::new(user),
             org: None,
             project: project("web"),
