@@ -820,6 +820,64 @@ fn pass(journal: &MemorySharedJournal, clock: &ManualClock, time: Duration) {
 }
 
 #[test]
+fn what_vanished_rows_held_is_free_again() {
+    let (journal, clock, mut gateways, held) = vanished(false);
+    // The caller leaves, so that the hold is not decided again.
+    drop(held);
+    for second in 0..4 {
+        gateways[1].hand.turn();
+        gateways[0].hand.turn();
+        pass(&journal, &clock, Duration::from_secs(1));
+        assert!(gateways.iter_mut().all(|gateway| gateway.hand.renew()), "after {second} s");
+    }
+    let mut all = gateways[1].ledger.decide(vec![hold(3, 90)], at(0));
+    assert_eq!(gateways[1].hand.turn(), TurnOutcome::Written);
+    assert!(poll(&mut all).unwrap()[0].is_done(), "10 of 100 are held");
+    assert!(verify(&journal.contents()).ok());
+}
+
+#[test]
+fn a_turn_on_top_of_vanished_rows_is_decided_again() {
+    let (journal, clock, mut gateways) = fleet(2);
+    fund(&mut gateways[0], 100);
+    gateways[0].journal.fail_commit(CommitFault::Unheard);
+    let mut first = gateways[0].ledger.decide(vec![hold(1, 60)], at(0));
+    gateways[0].hand.turn();
+    gateways[1].journal.fail_commit(CommitFault::Unheard);
+    let mut second = gateways[1].ledger.decide(vec![hold(2, 30)], at(0));
+    assert_eq!(gateways[1].hand.turn(), TurnOutcome::Failed);
+    journal.lose_rows(2);
+    for _ in 0..4 {
+        gateways[1].hand.turn();
+        gateways[0].hand.turn();
+        pass(&journal, &clock, Duration::from_secs(1));
+        assert!(gateways.iter_mut().all(|gateway| gateway.hand.renew()));
+    }
+    gateways[1].hand.turn();
+    for pending in [&mut first, &mut second] {
+        assert!(poll(pending).unwrap()[0].is_done());
+    }
+    let report = verify(&journal.contents());
+    assert!(report.ok(), "{:?}", report.findings);
+    assert_eq!((report.totals.held.get(), report.totals.holds), (90, 2), "each once");
+}
+
+#[test]
+fn a_row_that_a_caller_was_told_of_late_counts_as_acknowledged() {
+    let (journal, _, mut gateways) = fleet(1);
+    fund(&mut gateways[0], 100);
+    gateways[0].journal.fail_commit(CommitFault::Unheard);
+    let mut held = gateways[0].ledger.decide(vec![hold(1, 60)], at(0));
+    assert_eq!(gateways[0].hand.turn(), TurnOutcome::Failed);
+    gateways[0].hand.turn();
+    assert!(poll(&mut held).unwrap()[0].is_done(), "the next turn found the row");
+    journal.lose_rows(1);
+    assert_eq!(gateways[0].hand.turn(), TurnOutcome::Failed);
+    let down = gateways[0].ledger.health().down.unwrap();
+    assert!(down.contains("went back"), "{down}");
+}
+
+#[test]
 fn a_gateway_continues_after_rows_vanished_that_no_caller_was_told_of() {
     let (journal, clock, mut gateways, mut held) = vanished(false);
     let mut waits = gateways[1].ledger.decide(vec![hold(3, 40)], at(0));

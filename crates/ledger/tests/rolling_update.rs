@@ -138,3 +138,22 @@ fn a_rolling_update_meets_no_unreadable_row() {
     }
     assert!(with_rule > 50, "a newer format was written in {with_rule} runs");
 }
+
+#[test]
+fn a_gateway_that_meets_a_row_of_a_newer_format_stops_and_names_it() {
+    let clock = Arc::new(ManualClock::at(UnixNanos::new(START)));
+    let journal = MemorySharedJournal::new();
+    journal.set_time(UnixNanos::new(START));
+    let (mut old, mut new) = (member(&journal, &clock, 1, true), member(&journal, &clock, 2, false));
+    assert!(decided(&mut new, open("o", "p"), 0).is_done());
+    // Others take the old gateway for ended, and it runs on.
+    let mut handle = journal.other_handle();
+    handle.join(old.owner, OLDEST_SHARED_FORMAT).unwrap();
+    handle.leave(old.owner).unwrap();
+    assert!(decided(&mut new, set_rule(rule("daily", BudgetScope::Project)), 0).is_done());
+    for _ in 0..2 {
+        assert_eq!(old.hand.turn(), TurnOutcome::Failed);
+        let down = old.ledger.health().down.unwrap();
+        assert!(down.contains("newer"), "{down}");
+    }
+}

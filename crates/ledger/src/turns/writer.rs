@@ -403,8 +403,8 @@ impl TurnWriter {
             "the rows that vanished were never acknowledged; this gateway continues from what the journal has"
         );
         self.vanished = None;
-        // A turn whose outcome is unknown would have followed rows that vanished.
-        self.resolve_unknown();
+        // A turn whose outcome is unknown followed rows that vanished, so its row is not in the journal either. The next
+        // turn decides its commands again.
         self.schedule = schedule_after(&replayed, self.options);
         self.base = replayed;
         self.undo();
@@ -431,7 +431,7 @@ impl TurnWriter {
         let has_all_identities =
             self.shared.identities.get().is_none_or(|known| known.loaded() >= started.identity_changes);
         // A gateway that cannot read rows that the journal has is lost already.
-        let format = started.newest_format.min(self.options.newest_format).max(self.base.newest_format);
+        let format = started.newest_format.max(self.base.newest_format);
         let mut transactions = Vec::new();
         let mut decided = Vec::new();
         let mut inner = self.shared.inner.lock();
