@@ -903,16 +903,22 @@ fn a_gateway_continues_after_rows_vanished_that_no_caller_was_told_of() {
 
 #[test]
 fn a_gateway_halts_if_nothing_vouches_for_the_rows_that_vanished() {
-    // The author of the rows was killed with the database, or it has halted because its callers know of them.
-    for is_killed in [true, false] {
+    // The author of the rows was killed with the database, has halted because its callers know of them, or has left.
+    for author in ["killed", "halted", "left"] {
         let (journal, clock, mut gateways, _) = vanished(true);
         for second in 0..3 {
             assert_eq!(gateways[1].hand.turn(), TurnOutcome::Failed, "after {second} s");
             let down = gateways[1].ledger.health().down.unwrap();
             assert!(down.contains("whether they were acknowledged"), "{down}");
-            if !is_killed {
+            if author == "halted" {
                 assert_eq!(gateways[0].hand.turn(), TurnOutcome::Failed);
                 assert!(!gateways[0].hand.renew(), "a gateway that has halted is not live");
+            }
+            if author == "left" {
+                assert!(gateways[0].hand.renew());
+                let mut handle = journal.other_handle();
+                handle.join(Owner::new(1), 5).unwrap();
+                handle.leave(Owner::new(1)).unwrap();
             }
             pass(&journal, &clock, Duration::from_secs(1));
             assert!(gateways[1].hand.renew());
