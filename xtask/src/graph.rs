@@ -125,6 +125,7 @@ const CRATES: &[CrateRule] = &[
     rule("explain", Around, &["trace"]),
     rule("telemetry", Around, &["trace"]),
     rule("postgres", Around, &["identity", "limits", "ledger", "objects"]),
+    rule("valkey", Around, &["limits"]),
     rule("store", Around, &["identity", "limits", "ledger", "objects", "trace", "postgres"]),
     rule("admin", Around, &["identity", "ledger", "trace"]),
     rule("admin-http", Around, &["admin", "identity", "jwt", "ledger"]),
@@ -194,6 +195,7 @@ const CRATES: &[CrateRule] = &[
             "objects",
             "fleet",
             "worker",
+            "valkey",
             "upstream",
             "call-state",
             "rollout",
@@ -256,10 +258,11 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     (
         "TLS",
         &["rustls", "tokio-rustls", "rustls-platform-verifier", "rustls-webpki", "rcgen"],
-        &["edge", "client", "upstream", "jwt", "postgres"],
+        &["edge", "client", "upstream", "jwt", "postgres", "valkey"],
     ),
     ("ciphers and signatures", &["aws-lc-rs"], &["edge", "jwt", "store"]),
     ("SQL", &["sqlx", "sqlx-core", "rusqlite", "libsqlite3-sys"], &["store"]),
+    ("Valkey", &["redis"], &["valkey"]),
     ("PostgreSQL", &["tokio-postgres", "tokio-postgres-rustls"], &["postgres"]),
     (
         "the command line",

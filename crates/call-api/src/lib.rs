@@ -51,6 +51,13 @@ pub trait CallService: Send + Sync + 'static {
         None
     }
 
+    /// Returns a future to await before [`CallService::admit`] if the caller's limits are kept by another server. `None` if
+    /// they are kept in this process. `caller` is called only if they are not.
+    fn wait_for_limits(&self, caller: impl FnOnce() -> CallerInfo) -> Option<AdmissionWait> {
+        let _ = caller;
+        None
+    }
+
     /// Answers an admitted request. The body is read when the service asks for it. Dropping the future means that the
     /// client went away.
     fn serve<B: BodySource>(

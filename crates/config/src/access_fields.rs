@@ -3,7 +3,8 @@
 
 use headrace_edge::AddressHeader;
 
-use super::field::{SettingField, field};
+use super::field::{SettingField, field, joined};
+use super::limit_source;
 use super::value::SettingKind;
 
 /// Names of settings that are read one by one.
@@ -14,8 +15,11 @@ pub(super) const CLIENT_CA: &str = "server.client_ca";
 pub(super) const CLIENT_CERTIFICATES: &str = "server.client_certificates";
 pub(super) const CLIENT_CRL: &str = "server.client_crl";
 
-/// The settings of access.
-pub(super) const FIELDS: &[SettingField] = &[
+/// The settings of access, and of a server that counts limits.
+pub(super) const FIELDS: &[SettingField] =
+    &joined::<{ OWN.len() + limit_source::FIELDS.len() }>(OWN, limit_source::FIELDS);
+
+const OWN: &[SettingField] = &[
     field(
         SIGN_IN,
         SettingKind::Tables,

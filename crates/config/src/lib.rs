@@ -14,6 +14,8 @@ mod identity;
 pub mod key_text;
 mod kinds;
 pub mod layers;
+mod limit_reader;
+pub mod limit_source;
 mod listeners;
 mod lists;
 mod notices;
@@ -106,6 +108,7 @@ impl ServerSettings {
             },
             weights: read.weights(),
             limits: read.limits(),
+            limit_server: read.limit_server(),
             issuers: read.issuers(),
             budgets: read.budgets(),
             certificates: read.certificates(),

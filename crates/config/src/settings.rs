@@ -29,6 +29,7 @@ use headrace_worker::WorkerSecret;
 use crate::admin::AdminSettings;
 use crate::arithmetic::ArithmeticConfig;
 use crate::layers::SettingProblem;
+use crate::limit_source::LimitServerSettings;
 use crate::relayed::{RelayedConfig, UpstreamConfig};
 use crate::storage::StorageSettings;
 
@@ -71,6 +72,8 @@ pub struct ServerSettings {
     pub weights: BTreeMap<OrgId, u32>,
     /// Limits of new keys, projects and organisations.
     pub limits: DefaultLimits,
+    /// The server that keeps the rate limits of several gateways. `None` if gateways keep them themselves.
+    pub limit_server: Option<LimitServerSettings>,
     /// Identity providers whose JWTs are accepted.
     pub issuers: Vec<IssuerConfig>,
     /// Who authenticates with a client certificate.

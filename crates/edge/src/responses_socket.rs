@@ -297,6 +297,9 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         if let Some(wait) = service.wait_before_admission(authorization.as_deref(), x_api_key.as_deref()) {
             self.while_reading(socket, queued, wait).await?;
         }
+        if let Some(wait) = service.wait_for_limits(|| caller.clone()) {
+            self.while_reading(socket, queued, wait).await?;
+        }
         let target = RequestTarget::SocketTurn { session: self.caller.session, message: Bytes::from(text) };
         let admission = match service.admit(RequestHead { target, caller }) {
             Ok(admission) => admission,

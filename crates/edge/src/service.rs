@@ -225,12 +225,16 @@ impl<F: CallService> RequestInProgress<'_, F> {
         }
     }
 
-    /// Waits if the call service needs I/O to identify the caller.
+    /// Waits if the call service needs I/O to identify the caller or to know its limits.
     async fn wait_before_admission(&self) {
         let headers = &self.parts.headers;
         let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
         let x_api_key = headers.get("x-api-key").map(HeaderValue::as_bytes);
-        if let Some(wait) = self.shared.service.wait_before_admission(authorization, x_api_key) {
+        let service = &self.shared.service;
+        if let Some(wait) = service.wait_before_admission(authorization, x_api_key) {
+            wait.await;
+        }
+        if let Some(wait) = service.wait_for_limits(|| self.caller()) {
             wait.await;
         }
     }

@@ -77,6 +77,16 @@ impl CallService for Gateway {
         self.wait_for_keys(authorization, x_api_key)
     }
 
+    fn wait_for_limits(&self, caller: impl FnOnce() -> CallerInfo) -> Option<AdmissionWait> {
+        if !self.parts().limits.are_shared() {
+            return None;
+        }
+        let CallerInfo { credentials, peer, .. } = caller();
+        // A caller that is not known is refused without limits.
+        let principal = self.find_principal(&credentials, peer).ok()?;
+        self.fetch_limits(&principal)
+    }
+
     async fn serve<B: BodySource>(self: &Arc<Self>, admission: GatewayAdmission, body: B) -> Answer {
         // Boxed, because a connection reserves space for the future that it awaits for as long as it is open.
         match admission.0 {
@@ -105,7 +115,14 @@ impl Gateway {
     ///
     /// # Errors
     /// The answer to a caller that is not admitted.
-    pub fn admit_as(&self, principal: Arc<Principal>, head: RequestHead) -> Result<GatewayAdmission, Answer> {
+    pub async fn admit_as(
+        &self,
+        principal: Arc<Principal>,
+        head: RequestHead,
+    ) -> Result<GatewayAdmission, Answer> {
+        if let Some(fetch) = self.fetch_limits(&principal) {
+            fetch.await;
+        }
         self.admit_for(Some(principal), head)
     }
 

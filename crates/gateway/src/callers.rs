@@ -10,8 +10,10 @@ use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage};
 use headrace_identity::{AuthRefusal, Principal, credential, is_token};
 use headrace_jwt::{KeyWait, ShownCertificate, TokenRefusal};
+use headrace_limits::QuotaFetch;
 
 use crate::Gateway;
+use crate::state::caller_scopes;
 
 impl Gateway {
     /// Returns the principal of these credentials, if it may call from this address. Nothing is counted. Does no I/O.
@@ -57,6 +59,13 @@ impl Gateway {
     fn find_by_certificate(&self, credentials: &Credentials) -> Option<Result<Arc<Principal>, TokenRefusal>> {
         let certificate = credentials.certificate.as_ref()?;
         self.parts().certificates.as_ref()?.find(&certificate.names)
+    }
+
+    /// Returns a future to await before a request of this principal is admitted. `None` if its limits are kept in this
+    /// process.
+    pub(crate) fn fetch_limits(&self, principal: &Principal) -> Option<QuotaFetch> {
+        let parts = self.parts();
+        parts.limits.fetch_quota(&caller_scopes(principal), 1, parts.clock.now())
     }
 
     /// Returns a future to await before a request with these credential headers is admitted, if an identity provider

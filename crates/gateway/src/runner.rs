@@ -20,13 +20,16 @@ use crate::{Gateway, questions, settle};
 impl CallRunner for Gateway {
     type Entered = EnteredCall;
 
-    fn enter(
+    async fn enter(
         &self,
         principal: Arc<Principal>,
         endpoint: Endpoint,
         caller: CallerInfo,
         line: Option<BatchLine>,
     ) -> Result<EnteredCall, Answer> {
+        if let Some(fetch) = self.fetch_limits(&principal) {
+            fetch.await;
+        }
         entry::enter(self, endpoint, caller, Some(principal), |context| context.batch = line.map(Box::new))
     }
 

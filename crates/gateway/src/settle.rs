@@ -99,6 +99,9 @@ impl CallSettlement {
         let scope = Scope::Model(next.name.clone());
         if let Some(lease) = &mut self.lease {
             let scopes = [(scope.clone(), next.limits)];
+            if let Some(fetch) = lease.fetch_quota(&scopes, lease.tokens(), now) {
+                fetch.await;
+            }
             let entered = lease.enter(&scopes, now);
             entered.map_err(|refusal| {
                 Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)

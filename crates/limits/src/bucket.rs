@@ -7,8 +7,10 @@ use headrace_domain::UnixNanos;
 use smallvec::SmallVec;
 
 use crate::part::LimitPart;
+use crate::slice_state::SliceState;
 
 mod moves;
+mod slices;
 
 /// Parts per token. With 60·10⁹ parts per token, a limit of n tokens per minute refills exactly n parts per nanosecond,
 /// so nothing is ever rounded.
@@ -17,10 +19,6 @@ const PARTS: u128 = 60_000_000_000;
 /// A step back by more than this means that the clock was set. A smaller step means that two threads arrived out of
 /// order.
 const OUT_OF_ORDER_NANOS: u64 = 1_000_000_000;
-
-/// Lifetime of a slice after the last grant to its bucket. What is left of it then lapses, because its source has
-/// refilled it meanwhile.
-const SLICE_NANOS: u64 = 5_000_000_000;
 
 /// How long a part of a limit takes to come from other gateways, at most.
 pub(crate) const SHARE_MOVE: Duration = Duration::from_secs(3);
@@ -44,10 +42,10 @@ pub(crate) struct TokenBucket {
     limit: u64,
     /// Parts missing at time `at`.
     missing: u128,
-    /// Time at which `missing` was computed, or at which a leased bucket last got a slice.
+    /// Time at which `missing` was computed.
     at: UnixNanos,
-    /// The bucket starts empty and refills from slices of a shared limit, not with time.
-    is_leased: bool,
+    /// `Some` if the bucket starts empty and refills from slices of a shared limit, not with time.
+    slices: Option<Box<SliceState>>,
     lows: LowWater,
     /// What calls asked for since the last exchange of shares. Counted only while the slot is watched.
     demand: RateDemand,
@@ -64,7 +62,11 @@ pub(crate) struct RateDemand {
 
 /// Identifies a charge by its number in the bucket's order of charges.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ChargeNumber(u64);
+pub(crate) struct ChargeNumber {
+    number: u64,
+    /// The time of the oldest grant that the charge used. Zero in a bucket without slices.
+    since: UnixNanos,
+}
 
 /// Why a charge does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,11 +96,6 @@ impl BucketWait {
 }
 
 impl TokenBucket {
-    /// Creates an empty bucket that refills from slices.
-    pub(crate) fn leased() -> Self {
-        Self { is_leased: true, ..Self::default() }
-    }
-
     /// Creates a full bucket for a part of a limit.
     pub(crate) fn for_part(part: LimitPart) -> Self {
         Self { part, ..Self::default() }
@@ -112,13 +109,13 @@ impl TokenBucket {
 
     fn advance_part(&mut self, limit: u64, now: UnixNanos) {
         self.missing = self.missing_at(limit, now);
-        if limit != self.limit || self.has_lapsed(now) {
-            // Open charges were counted under the old limit or in an old slice. Treating all of them as refilled keeps
-            // any of them from giving back too much.
+        if limit != self.limit {
+            // Open charges were counted under the old limit. Treating all of them as refilled keeps any of them from
+            // giving back too much.
             self.lows.note(0);
             self.limit = limit;
         }
-        if !self.is_leased && (now > self.at || self.at.get() - now.get() > OUT_OF_ORDER_NANOS) {
+        if now > self.at || self.at.get() - now.get() > OUT_OF_ORDER_NANOS {
             self.at = now;
         }
     }
@@ -132,8 +129,8 @@ impl TokenBucket {
     ///
     /// A change of the limit keeps the time until the bucket is full, and keeps any debt as it is.
     fn missing_at(&self, limit: u64, now: UnixNanos) -> u128 {
-        if self.is_leased {
-            return self.missing_of_slices(limit, now);
+        if let Some(slices) = &self.slices {
+            return self.missing_of_slices(slices, limit, now);
         }
         let elapsed = now.get().saturating_sub(self.at.get());
         let missing = self.missing.saturating_sub(u128::from(self.limit) * u128::from(elapsed));
@@ -146,38 +143,16 @@ impl TokenBucket {
         (nanos_to_full * u128::from(limit)).saturating_add(debt)
     }
 
-    /// Parts that are missing from a leased bucket under `limit`. Any debt stays as it is.
-    fn missing_of_slices(&self, limit: u64, now: UnixNanos) -> u128 {
-        let (before, full) = (parts(self.limit), parts(limit));
-        let left = if self.has_lapsed(now) { 0 } else { before.saturating_sub(self.missing).min(full) };
-        (full - left).saturating_add(self.missing.saturating_sub(before))
-    }
-
-    fn has_lapsed(&self, now: UnixNanos) -> bool {
-        self.is_leased && now.get().saturating_sub(self.at.get()) > SLICE_NANOS
-    }
-
-    /// Tokens that a leased bucket lacks for `cost` at `now`, rounded up.
-    pub(crate) fn lacks(&self, limit: u64, cost: u64, now: UnixNanos) -> u64 {
-        let after = self.missing_at(limit, now).saturating_add(parts(cost));
-        div_ceil(after.saturating_sub(parts(limit)), PARTS as u64)
-    }
-
-    /// Adds a slice of a shared limit. What exceeds a full bucket is lost.
-    pub(crate) fn add_slice(&mut self, tokens: u64, now: UnixNanos) {
-        if tokens > 0 {
-            self.missing = self.missing.saturating_sub(parts(tokens));
-            self.at = now;
-        }
-    }
-
     /// Checks whether `cost` fits at `now`, and takes nothing.
     pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), BucketWait> {
         let part = self.part.of(limit);
         let after = self.missing_at(part, now).saturating_add(parts(cost));
         match after.checked_sub(parts(part)) {
             None | Some(0) => Ok(()),
-            Some(over) => Err(BucketWait::of(over, cost, part, limit)),
+            Some(over) => match &self.slices {
+                None => Err(BucketWait::of(over, cost, part, limit)),
+                Some(slices) => Err(self.wait_for_source(slices, (limit, cost), now)),
+            },
         }
     }
 
@@ -190,15 +165,26 @@ impl TokenBucket {
     pub(crate) fn charge(&mut self, cost: u64) -> ChargeNumber {
         self.lows.note(self.missing);
         self.missing = self.missing.saturating_add(parts(cost));
-        self.lows.open()
+        self.lows.open(self.charged_since())
     }
 
-    /// Gives back `unused` of the charge `mark`, but no more than the charge still weighs.
-    pub(crate) fn give_back(&mut self, mark: ChargeNumber, unused: u64) {
+    /// Gives back `unused` of the charge `mark`, but no more than the charge still weighs. Returns what goes back to the
+    /// source of slices. Zero for a bucket that refills with time.
+    pub(crate) fn give_back(&mut self, mark: ChargeNumber, unused: u64, now: UnixNanos) -> u64 {
+        if self.slices.is_some() {
+            return self.return_slice(mark, unused, now);
+        }
         let weighs = self.lows.since(mark).min(self.missing);
         let back = parts(unused).min(weighs);
         self.missing -= back;
         self.lows.lower(mark, back);
+        0
+    }
+
+    /// Adds `amount`, no more than a full bucket.
+    #[cfg(test)]
+    pub(crate) fn credit(&mut self, amount: u64) {
+        self.missing = self.missing.saturating_sub(parts(amount));
     }
 
     /// Clears the lows, which only open charges need. Called when no charge is open.
@@ -208,6 +194,9 @@ impl TokenBucket {
 
     /// The amount missing at `now`.
     pub(crate) fn missing(&self, limit: u64, now: UnixNanos) -> MissingAmount {
+        if let Some(slices) = &self.slices {
+            return self.missing_of_shared(slices, limit, now);
+        }
         let part = self.part.of(limit);
         MissingAmount { parts: self.missing_at(part, now), limit: part }
     }
@@ -219,13 +208,16 @@ impl TokenBucket {
 
     /// This process's part of `limit`, or `None` if it has all of it.
     pub(crate) fn part_of(&self, limit: u64) -> Option<u64> {
+        if let Some(slices) = &self.slices {
+            return Some(slices.part_of(limit)).filter(|part| *part != limit);
+        }
         let part = self.part.of(limit);
         (self.part != LimitPart::WHOLE && part != limit).then_some(part)
     }
 
     /// Returns `true` if a new bucket would have the same state.
     pub(crate) const fn is_as_new(&self) -> bool {
-        self.missing == if self.is_leased { parts(self.limit) } else { 0 }
+        self.missing == if self.slices.is_some() { parts(self.limit) } else { 0 }
     }
 }
 
@@ -291,8 +283,8 @@ impl LowWater {
         }
     }
 
-    fn open(&mut self) -> ChargeNumber {
-        let mark = ChargeNumber(self.next);
+    fn open(&mut self, since: UnixNanos) -> ChargeNumber {
+        let mark = ChargeNumber { number: self.next, since };
         self.next += 1;
         mark
     }
@@ -315,7 +307,7 @@ impl LowWater {
 
     /// Index of the first low after `mark`.
     fn after(&self, mark: ChargeNumber) -> usize {
-        self.kept.partition_point(|(charge, _)| *charge <= mark.0)
+        self.kept.partition_point(|(charge, _)| *charge <= mark.number)
     }
 
     fn clear(&mut self) {
@@ -398,7 +390,7 @@ mod tests {
         let first = bucket.charge(50);
         bucket.advance(100, at(60));
         bucket.charge(50);
-        bucket.give_back(first, 50);
+        bucket.give_back(first, 50, at(0));
         assert_eq!(bucket.used(100, at(60)), 50, "the first hold had been refilled; the second is used");
     }
 
@@ -411,7 +403,7 @@ mod tests {
             bucket.advance(100, at(minute * 30));
             bucket.charge(50);
         }
-        bucket.give_back(first, 40);
+        bucket.give_back(first, 40, at(0));
         assert_eq!(bucket.used(100, at(300)), 60);
     }
 
@@ -432,7 +424,7 @@ mod tests {
         let mark = bucket.charge(50);
         bucket.advance(1_000, at(0));
         bucket.charge(100);
-        bucket.give_back(mark, 50);
+        bucket.give_back(mark, 50, at(0));
         assert_eq!(bucket.used(1_000, at(0)), 600);
     }
 
@@ -480,14 +472,14 @@ mod tests {
                     open.push((held.charge(hold), hold - used));
                 } else if !open.is_empty() {
                     let (mark, unused) = open.swap_remove(usize::from(action) % open.len());
-                    held.give_back(mark, unused);
+                    held.give_back(mark, unused, at(0));
                 }
                 prop_assert!(held.missing >= plain.missing);
                 prop_assert!(held.lows.kept.is_sorted());
             }
             let room = held.lows.kept.len() < MAX_LOWS;
             for (mark, unused) in open.drain(..) {
-                held.give_back(mark, unused);
+                held.give_back(mark, unused, at(0));
             }
             prop_assert!(held.missing == plain.missing || !room);
         }
@@ -503,7 +495,7 @@ mod tests {
                 plain.charge(used);
             }
             while let Some((mark, unused)) = open.pop() {
-                held.give_back(mark, unused);
+                held.give_back(mark, unused, at(0));
                 prop_assert!(held.missing >= plain.missing);
                 open.reverse();
             }

@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_domain::{RequestId, UnixNanos};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::Scope;
 use crate::held::{LeaseCharges, LeaseEntry, Shares};
+use crate::returns::unused_quota;
 use crate::table::LimitTable;
 
 /// A call's share of its limits. Holds a place in flight from [`Limits::enter`](crate::Limits::enter) on, and tokens
@@ -54,16 +56,19 @@ impl Lease {
         let held = self.tokens();
         let unused = held.saturating_sub(used_tokens);
         let beyond = used_tokens.saturating_sub(held);
+        let mut returned = SmallVec::new();
         let open = self.held.end(|share, counters| {
             if let (Some(limit), Some(mark)) = (share.spec.tokens_per_minute, share.tokens) {
                 counters.tokens.advance(limit, now);
                 if beyond > 0 {
                     counters.tokens.charge(beyond);
                 } else {
-                    counters.tokens.give_back(mark, unused);
+                    let amount = counters.tokens.give_back(mark, unused, now);
+                    returned.extend(unused_quota(&share.slot, limit, amount));
                 }
             }
         });
+        self.inner.give_back(returned);
         if !open && beyond > 0 {
             self.inner.charge_tokens(&self.held.taken.lock().shares, beyond, now);
         }
@@ -76,11 +81,15 @@ impl Lease {
         let Some(at) = at.filter(|_| taken.open) else { return };
         let (share, unused) = (taken.shares.remove(at), taken.tokens.unwrap_or(0));
         let mut counters = share.slot.counters.lock();
+        let mut returned = SmallVec::new();
         if let (Some(limit), Some(mark)) = (share.spec.tokens_per_minute, share.tokens) {
             counters.tokens.advance(limit, now);
-            counters.tokens.give_back(mark, unused);
+            let amount = counters.tokens.give_back(mark, unused, now);
+            returned.extend(unused_quota(&share.slot, limit, amount));
         }
         counters.end_one();
+        drop(counters);
+        self.inner.give_back(returned);
     }
 
     /// Ends the lease with nothing used and gives back all tokens. The request stays counted.

@@ -3,6 +3,7 @@
 
 mod bucket;
 mod demand;
+mod fetch;
 mod gateway_shares;
 mod held;
 mod lease;
@@ -10,17 +11,20 @@ mod limits;
 mod part;
 mod quota;
 mod refusal;
+mod returns;
 mod scope;
 mod share_policy;
 mod share_state;
 mod share_table;
+mod slice_state;
 mod slot;
 mod table;
 
+pub use fetch::QuotaFetch;
 pub use gateway_shares::{GatewayShares, ShareStore, ShareStoreError};
 pub use lease::Lease;
 pub use limits::{LimitMetrics, Limits, RateStanding};
-pub use quota::{QuotaRequest, QuotaSource, RateRule};
+pub use quota::{QuotaDemand, QuotaFuture, QuotaGrant, QuotaReturn, QuotaSource, RateRule};
 pub use refusal::LimitRefusal;
 pub use scope::{LimitSpec, Scope};
 pub use share_table::{LimitShares, SHARE_LEASE, ShareHolder, ShareKey, ShareMember, ShareRow, ShareTable};

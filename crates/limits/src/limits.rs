@@ -75,8 +75,9 @@ impl Limits {
         Self::of(LimitQuota::Local, lifetime)
     }
 
-    /// Creates empty counters whose limits per minute come from a source that other processes share. Concurrency is
-    /// still counted in this process alone. [`Limits::standing`] then shows what this process has leased.
+    /// Creates empty counters whose limits per minute come from a source that other processes share. A call must await
+    /// [`Limits::fetch_quota`] or [`Lease::fetch_quota`] before it takes anything. Concurrency is still counted in this
+    /// process alone.
     pub fn shared(source: Arc<dyn QuotaSource>, lifetime: Duration) -> Self {
         Self::of(LimitQuota::Shared(source), lifetime)
     }
@@ -218,17 +219,8 @@ impl Lease {
         loop {
             let picked = self.inner.pick(&taken.shares, more);
             let Some(mut counters) = lock_all(&picked) else { continue };
-            match &self.inner.quota {
-                LimitQuota::Local => {}
-                LimitQuota::Gateways(state) => begin_shares(&picked, &mut counters, state),
-                LimitQuota::Shared(source) => {
-                    for (pick, counters) in picked.iter().zip(&mut counters) {
-                        if !(pick.entered && only_new) {
-                            let cost = CallCost { requests: u64::from(!pick.entered), tokens: asked };
-                            counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
-                        }
-                    }
-                }
+            if let LimitQuota::Gateways(state) = &self.inner.quota {
+                begin_shares(&picked, &mut counters, state);
             }
             let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
@@ -299,15 +291,8 @@ impl LimitTable {
         loop {
             let picked = self.pick(&[], scopes);
             let Some(mut counters) = lock_all(&picked) else { continue };
-            match &self.quota {
-                LimitQuota::Local => {}
-                LimitQuota::Gateways(state) => begin_shares(&picked, &mut counters, state),
-                LimitQuota::Shared(source) => {
-                    let cost = CallCost { requests: 1, tokens: ask.tokens };
-                    for (pick, counters) in picked.iter().zip(&mut counters) {
-                        counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
-                    }
-                }
+            if let LimitQuota::Gateways(state) = &self.quota {
+                begin_shares(&picked, &mut counters, state);
             }
             let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
@@ -336,7 +321,11 @@ impl LimitTable {
     }
 
     /// The entered slots and the slots of the limited scopes, without duplicates, in locking order.
-    fn pick(&self, entered: &[SlotCharge], scopes: &[(Scope, LimitSpec)]) -> SmallVec<[SlotPick; 4]> {
+    pub(crate) fn pick(
+        &self,
+        entered: &[SlotCharge],
+        scopes: &[(Scope, LimitSpec)],
+    ) -> SmallVec<[SlotPick; 4]> {
         let entered = entered.iter().map(|share| (Arc::clone(&share.slot), share.spec, true));
         let limited = scopes.iter().filter(|(_, spec)| !spec.is_unlimited());
         let limited = limited.map(|(scope, spec)| (self.slots.get(scope, &self.quota), *spec, false));
@@ -402,13 +391,13 @@ struct ScopeAsk {
 }
 
 /// A slot to charge.
-struct SlotPick {
-    slot: Arc<ScopeSlot>,
-    spec: LimitSpec,
+pub(crate) struct SlotPick {
+    pub(crate) slot: Arc<ScopeSlot>,
+    pub(crate) spec: LimitSpec,
     /// Index in the list of entered and requested scopes.
     order: usize,
     /// The lease already has its request and place in this slot.
-    entered: bool,
+    pub(crate) entered: bool,
 }
 
 /// Locks all slots in order. Returns `None` if one of them was retired meanwhile.

@@ -2,12 +2,12 @@
 //! source that several processes share. Must not know how admission is decided or how a source counts.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use headrace_domain::UnixNanos;
 
 use crate::Scope;
-use crate::bucket::TokenBucket;
 use crate::share_state::ShareState;
 
 /// A rule with a limit per minute.
@@ -19,33 +19,60 @@ pub enum RateRule {
     Tokens,
 }
 
-/// A request for a slice of a limit.
-#[derive(Debug, Clone, Copy)]
-pub struct QuotaRequest<'a> {
+/// What a call asks of one limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaDemand {
     /// The scope that the limit applies to.
-    pub scope: &'a Scope,
+    pub scope: Scope,
     /// The rule, which defines the unit of all amounts.
     pub rule: RateRule,
     /// The limit per minute, over all processes.
     pub limit: u64,
-    /// The amount that a call lacks now. At least one.
+    /// The amount that the call lacks at this process.
+    pub needed: u64,
+    /// The amount that the call uses, at least `needed`. A source that has less grants what it has.
     pub wanted: u64,
-    /// The time of the call.
-    pub now: UnixNanos,
 }
+
+/// A source's answer to a demand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuotaGrant {
+    /// The amount that the process may use now.
+    pub granted: u64,
+    /// The amount that the source has left after the grant.
+    pub left: u64,
+    /// The part of the limit that this process may use, per minute, while its source cannot be reached. `None` if the
+    /// source answered for the whole limit.
+    pub share: Option<u64>,
+}
+
+/// An amount that a process took and did not use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaReturn {
+    /// The scope that the limit applies to.
+    pub scope: Scope,
+    /// The rule, which defines the unit of `amount`.
+    pub rule: RateRule,
+    /// The limit per minute, over all processes.
+    pub limit: u64,
+    /// The amount. Less than what was unused, if the limit has refilled some of it meanwhile.
+    pub amount: u64,
+}
+
+/// A future that ends with one grant for each demand.
+pub type QuotaFuture<'a> = Pin<Box<dyn Future<Output = Vec<QuotaGrant>> + Send + 'a>>;
 
 /// Hands out the rate limits of several processes in slices. Over all processes, no more than a minute's worth may be
 /// granted at once, and no more than the limit per minute after that.
 ///
-/// A process uses each granted unit at most once. It asks only if its slice is too small for a call, and it forgets the
-/// rest of a slice a few seconds after the last grant.
+/// A process uses each granted unit at most once. It forgets what is left of a slice five seconds after the grant.
 pub trait QuotaSource: Send + Sync {
-    /// Takes a slice from the limit and returns its size. The caller can use it at once. A slice below `wanted` refuses
-    /// the call. A larger one spares further requests.
-    ///
-    /// Admission waits for this, so it must return at once. A source behind a network grants what it fetched before, and
-    /// fetches more meanwhile.
-    fn lease(&self, request: QuotaRequest<'_>) -> u64;
+    /// Takes a slice of each limit, or of none if one of them has less than `needed`. A call waits for this, so a source
+    /// behind a network answers within a deadline.
+    fn lease<'a>(&'a self, demands: &'a [QuotaDemand], now: UnixNanos) -> QuotaFuture<'a>;
+
+    /// Gives back what was not used. Returns at once. A source that cannot take it drops it.
+    fn give_back(&self, returned: QuotaReturn);
 }
 
 /// The source of a process's rate limits.
@@ -66,22 +93,5 @@ impl fmt::Debug for LimitQuota {
             Self::Gateways(_) => "Gateways(..)",
             Self::Shared(_) => "Shared(..)",
         })
-    }
-}
-
-/// Leases what a bucket lacks for a cost.
-pub(crate) fn fill(
-    source: &dyn QuotaSource,
-    bucket: &mut TokenBucket,
-    (scope, rule, limit): (&Scope, RateRule, u64),
-    cost: u64,
-    now: UnixNanos,
-) {
-    bucket.advance(limit, now);
-    let wanted = bucket.lacks(limit, cost, now);
-    // A cost above the limit never fits, so its units would be lost.
-    if wanted > 0 && cost <= limit {
-        let granted = source.lease(QuotaRequest { scope, rule, limit, wanted, now });
-        bucket.add_slice(granted, now);
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::bucket::TokenBucket;
 use crate::part::LimitPart;
-use crate::quota::{LimitQuota, QuotaSource, RateRule, fill};
+use crate::quota::{LimitQuota, RateRule};
 use crate::share_state::ShareState;
 use crate::{LimitSpec, Scope};
 
@@ -90,24 +90,6 @@ impl SlotCounters {
                 let base = state.base();
                 bucket.begin(limit, LimitPart::Base(base.full_units), base.grown);
             }
-        }
-    }
-
-    /// Leases what a call lacks in this scope.
-    pub(crate) fn lease(
-        &mut self,
-        source: &dyn QuotaSource,
-        scope: &Scope,
-        spec: &LimitSpec,
-        cost: CallCost,
-        now: UnixNanos,
-    ) {
-        if let Some(limit) = spec.requests_per_minute.filter(|_| cost.requests > 0) {
-            let rule = (scope, RateRule::Requests, u64::from(limit));
-            fill(source, &mut self.requests, rule, cost.requests, now);
-        }
-        if let Some(limit) = spec.tokens_per_minute.filter(|_| cost.tokens > 0) {
-            fill(source, &mut self.tokens, (scope, RateRule::Tokens, limit), cost.tokens, now);
         }
     }
 

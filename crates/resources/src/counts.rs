@@ -37,7 +37,7 @@ impl StoredResources {
         principal: &Arc<Principal>,
         body: impl BodySource,
     ) -> ObjectAnswer {
-        let entered = match self.enter_as(runner, principal) {
+        let entered = match self.enter_as(runner, principal).await {
             Ok(entered) => entered,
             Err(refusal) => return Ok(refusal),
         };
@@ -61,7 +61,7 @@ impl StoredResources {
         let asked = asked(&body)?;
         // The call that follows reserves its own memory.
         drop((body, memory));
-        let entered = match self.enter_as(runner, principal) {
+        let entered = match self.enter_as(runner, principal).await {
             Ok(entered) => entered,
             Err(refusal) => return Ok(refusal),
         };
@@ -76,14 +76,14 @@ impl StoredResources {
             .with_headers(headers.into_iter().filter(|(name, _)| *name != "x-request-id")))
     }
 
-    fn enter_as<R: CallRunner>(
+    async fn enter_as<R: CallRunner>(
         &self,
         runner: &Arc<R>,
         principal: &Arc<Principal>,
     ) -> Result<R::Entered, Answer> {
         let clock = &self.parts().clock;
         let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
-        runner.enter(Arc::clone(principal), Endpoint::Responses, caller, None)
+        runner.enter(Arc::clone(principal), Endpoint::Responses, caller, None).await
     }
 }
 

@@ -26,7 +26,7 @@ pub trait CallRunner: Send + Sync + 'static {
         endpoint: Endpoint,
         caller: CallerInfo,
         line: Option<BatchLine>,
-    ) -> Result<Self::Entered, Answer>;
+    ) -> impl Future<Output = Result<Self::Entered, Answer>> + Send;
 
     /// Runs an admitted call to the head of its answer.
     fn run(self: &Arc<Self>, call: Self::Entered, body: Bytes) -> impl Future<Output = Answer> + Send;

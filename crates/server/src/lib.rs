@@ -24,6 +24,7 @@ mod health;
 mod history;
 mod identity_providers;
 mod key_names;
+mod limit_server;
 mod limit_shares;
 mod listen_addresses;
 mod live_stats;

@@ -60,7 +60,7 @@ impl PlaygroundCaller for PlaygroundRunner {
                 PlaygroundEndpoint::Tokenize => RequestTarget::Question(Question::Tokenize),
             };
             let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
-            played(match gateway.admit_as(principal, RequestHead { target, caller }) {
+            played(match gateway.admit_as(principal, RequestHead { target, caller }).await {
                 Ok(admission) => gateway.serve(admission, body).await,
                 Err(answer) => answer,
             })

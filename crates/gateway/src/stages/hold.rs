@@ -38,6 +38,12 @@ impl KeyedCall {
         let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
         let model_scope = (Scope::Model(model.name.clone()), model.limits);
         if takes_limits
+            && let Some(fetch) =
+                self.principal.lease.fetch_quota(std::slice::from_ref(&model_scope), tokens, now)
+        {
+            fetch.await;
+        }
+        if takes_limits
             && let Err(refusal) = self.principal.lease.take(std::slice::from_ref(&model_scope), tokens, now)
         {
             let [key, project, org] = caller_scopes(&self.principal);

@@ -18,7 +18,7 @@ async fn a_caller_inside_acts_within_the_limits_and_for_the_money_of_its_princip
         let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
         let RequestHead { target, caller } = head;
         let caller = CallerInfo::in_process(caller.started, caller.started_mono_ns);
-        match world.gateway.admit_as(Arc::clone(&principal), RequestHead { target, caller }) {
+        match world.gateway.admit_as(Arc::clone(&principal), RequestHead { target, caller }).await {
             Ok(admission) => world.gateway.serve(admission, body).await,
             Err(answer) => answer,
         }

@@ -86,7 +86,7 @@ impl TokenBucket {
     /// Adds missing parts that no open charge may give back.
     fn add_missing(&mut self, missing: u128) {
         self.lows.note(self.missing);
-        let _ = self.lows.open();
+        let _ = self.lows.open(UnixNanos::new(0));
         self.missing = self.missing.saturating_add(missing);
     }
 

@@ -128,7 +128,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
         let clock = &self.resources.parts().clock;
         let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
         let endpoint = self.batch.state.endpoint;
-        let answer = match self.runner.enter(principal, endpoint, caller, Some(of)) {
+        let answer = match self.runner.enter(principal, endpoint, caller, Some(of)).await {
             Ok(entered) => self.runner.run(entered, body).await,
             Err(refusal) => refusal,
         };

@@ -25,6 +25,7 @@ use super::engine::EngineRole;
 use crate::banner::ModelOffer;
 use crate::datadir::DataDir;
 use crate::exporters::Exporters;
+use crate::limit_server::{self, LimitServer};
 use crate::limit_shares::ShareExchange;
 use crate::records::StoredRecords;
 use crate::reload::{self, ConfigReloader};
@@ -54,7 +55,7 @@ pub(crate) struct GatewayRole {
     pub(crate) tokens: Arc<TokenAuthenticator>,
     limits: Limits,
     /// `None` if this server has its limits for itself.
-    shares: Option<ShareExchange>,
+    limit_keeper: LimitKeeper,
     exporters: Exporters,
     context: RoleContext,
 }
@@ -77,7 +78,7 @@ impl GatewayRole {
         let stores = GatewayStores::open(config, data_dir, identities, context)?;
         // Longer than any call, so no call outlives its hold.
         let lifetime = config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN);
-        let (limits, shares) = open_limits(data_dir, lifetime, clock).inspect_err(|_| {
+        let (limits, limit_keeper) = open_limits(config, data_dir, lifetime, context).inspect_err(|_| {
             // The reason why there are no limits is the one to report.
             let _ = stores.close();
         })?;
@@ -106,7 +107,8 @@ impl GatewayRole {
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
         let models = served.map(|model| ModelOffer::of(model)).collect();
         let context = context.clone();
-        let role = Self { gateway, stores, tokens, upstreams, models, limits, shares, exporters, context };
+        let role =
+            Self { gateway, stores, tokens, upstreams, models, limits, limit_keeper, exporters, context };
         role.begin(data_dir, fronted);
         Ok(role)
     }
@@ -157,21 +159,48 @@ impl GatewayRole {
     /// # Errors
     /// Returns why not every call is settled on the disk.
     pub(crate) fn close(self) -> Result<(), String> {
-        drop(self.shares);
+        self.limit_keeper.close();
         let closed = self.stores.close();
         self.exporters.close(&self.context.runtime);
         closed
     }
 }
 
-/// Opens the counters of limits. Gateways with the same stores share the limits per minute. Blocks.
+/// What keeps the limits per minute of several gateways.
+enum LimitKeeper {
+    /// This gateway has its limits for itself.
+    None,
+    /// Gateways with the same stores divide the limits.
+    Shares(ShareExchange),
+    /// A server counts for all gateways.
+    Server(LimitServer),
+}
+
+impl LimitKeeper {
+    /// Leaves what this gateway had to the others. Blocks.
+    fn close(self) {
+        match self {
+            Self::None => {}
+            Self::Shares(exchange) => drop(exchange),
+            Self::Server(server) => server.close(),
+        }
+    }
+}
+
+/// Opens the counters of limits. Gateways share the limits per minute by a server, or by their stores. Blocks.
 fn open_limits(
+    config: &ServerSettings,
     data_dir: &DataDir,
     lifetime: Duration,
-    clock: &Arc<dyn Clock>,
-) -> Result<(Limits, Option<ShareExchange>), String> {
+    RoleContext { clock, metrics, runtime }: &RoleContext,
+) -> Result<(Limits, LimitKeeper), String> {
+    if let Some(settings) = &config.limit_server {
+        let name = &config.storage.gateway_name;
+        let (limits, server) = limit_server::open(settings, name, lifetime, (metrics, runtime))?;
+        return Ok((limits, LimitKeeper::Server(server)));
+    }
     let Some(store) = data_dir.storage().limit_shares() else {
-        return Ok((Limits::with_lease_lifetime(lifetime), None));
+        return Ok((Limits::with_lease_lifetime(lifetime), LimitKeeper::None));
     };
     let (holder, former) = data_dir.share_holder().map_err(|error| error.to_string())?;
     let (limits, mut shares) = Limits::over_gateways(lifetime, holder);
@@ -179,7 +208,7 @@ fn open_limits(
         shares.replace(former);
     }
     let exchange = ShareExchange::start(shares, store, Arc::clone(clock))?;
-    Ok((limits, Some(exchange)))
+    Ok((limits, LimitKeeper::Shares(exchange)))
 }
 
 /// Asks the upstreams for their models. A fault of one upstream is reported and does not stop the others.
