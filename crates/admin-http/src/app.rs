@@ -8,7 +8,7 @@ use bytes::Bytes;
 use headrace_admin::{AdminCommand, AdminReply, AdminService};
 use headrace_domain::{AdminCode, Clock, UnixNanos};
 use headrace_identity::{
-    AuthRefusal, Directory, OperatorId, OperatorRecord, ProjectRecord, ScimCredentialRecord,
+    CredentialKind, Directory, OperatorId, OperatorRecord, ProjectRecord, ScimCredentialRecord,
 };
 use tokio::sync::{Semaphore, broadcast};
 
@@ -23,7 +23,7 @@ use crate::seams::{
 };
 use crate::sessions::OperatorSessions;
 use crate::throttle::{AttemptThrottle, CountedAs, CredentialMark};
-use crate::who::{AuthenticatedOperator, bad_credential, cookie_name};
+use crate::who::{AuthenticatedOperator, bad_credential, cookie_name, refused_credential};
 
 /// Maximum number of blocking operations at once. Further ones wait for a permit.
 const MAX_BLOCKING: usize = 16;
@@ -143,8 +143,10 @@ impl AdminApp {
     pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, ApiProblem> {
         let mark = CredentialMark::of(key);
         let who = self.0.throttle.counted_as(peer, mark, false);
-        let found = self
-            .attempt(who, peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))?;
+        let found = self.attempt(who, peer, || {
+            let found = self.sessions().operators().authenticate(key);
+            found.map_err(|_| refused_credential(key, CredentialKind::OperatorKey))
+        })?;
         self.0.throttle.passed(mark);
         Ok(found)
     }
@@ -153,8 +155,10 @@ impl AdminApp {
     pub(crate) fn by_scim(&self, secret: &str, peer: IpAddr) -> Result<ScimCredentialRecord, ApiProblem> {
         let mark = CredentialMark::of(secret);
         let who = self.0.throttle.counted_as(peer, mark, false);
-        let found =
-            self.attempt(who, peer, || self.directory().authenticate_scim(secret).map_err(bad_credential))?;
+        let found = self.attempt(who, peer, || {
+            let found = self.directory().authenticate_scim(secret);
+            found.map_err(|_| refused_credential(secret, CredentialKind::ScimCredential))
+        })?;
         self.0.throttle.passed(mark);
         Ok(found)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, header};
 use headrace_domain::AdminCode;
-use headrace_identity::{AuthRefusal, OperatorRecord};
+use headrace_identity::{CredentialKind, OperatorRecord};
 use headrace_jwt::ProviderUser;
 
 use crate::listener::OnConnectionLine;
@@ -90,8 +90,25 @@ pub(crate) fn not_signed_in() -> ApiProblem {
     )
 }
 
+/// The error for a credential that is not valid where credentials of the kind `taken` are. If its form is that of another
+/// kind, the error says so.
+pub(crate) fn refused_credential(presented: &str, taken: CredentialKind) -> ApiProblem {
+    let kind = CredentialKind::of(presented);
+    let (place, remedy) = match taken {
+        CredentialKind::ScimCredential => {
+            ("`/scim/v2` takes", "headrace scim create ORG makes a SCIM credential")
+        }
+        _ => ("the admin API takes sessions, or", "headrace operators create makes an operator's key"),
+    };
+    if kind == taken {
+        return bad_credential();
+    }
+    let message = format!("the credential is {kind}, and {place} {taken}");
+    ApiProblem::new(AdminCode::BadCredential, message).remedy(remedy)
+}
+
 /// The error for a bad credential. It is the same for every reason.
-pub(crate) fn bad_credential(_: AuthRefusal) -> ApiProblem {
+pub(crate) fn bad_credential() -> ApiProblem {
     ApiProblem::new(
         AdminCode::BadCredential,
         "this key or link is not valid: it was never made, was used before, was revoked, or has expired",

@@ -14,8 +14,9 @@ use subtle::ConstantTimeEq;
 use crate::record::{check_details, check_text};
 use crate::secret::{self, KeyHasher};
 use crate::{
-    AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyDetails, KeyHash, KeyRecord, KeyStore, NewKey,
-    NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError, StoredKey,
+    AuditEntry, AuthRefusal, CredentialKind, HashSecret, IdentityError, KeyDetails, KeyHash, KeyRecord,
+    KeyStore, NewKey, NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError,
+    StoredKey,
 };
 
 mod account_records;
@@ -134,7 +135,10 @@ impl Directory {
         const NO_KEY: KeyHash = KeyHash::from_bytes([0; 32]);
         let same = bool::from(entry.map_or(&NO_KEY, |entry| &entry.hash).ct_eq(&hash));
         match entry {
-            _ if !well_formed => Err(AuthRefusal::Malformed),
+            _ if !well_formed => Err(match CredentialKind::of(presented) {
+                CredentialKind::ApiKey => AuthRefusal::Malformed,
+                kind => AuthRefusal::OtherKind(kind),
+            }),
             Some(entry) if same && entry.revoked => Err(AuthRefusal::Revoked),
             Some(entry) if same && entry.owner_inactive => Err(AuthRefusal::OwnerInactive),
             Some(entry) if same && entry.principal.expires.is_some_and(|end| now >= end) => {

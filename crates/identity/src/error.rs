@@ -5,6 +5,8 @@ use std::fmt;
 
 use headrace_domain::{Code, KeyId, OrgId, ProjectId, Residency, TierName};
 
+use crate::CredentialKind;
+
 /// Why a credential was refused. The variants are for traces and metrics. Callers see only [`AuthRefusal::public`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AuthRefusal {
@@ -12,6 +14,8 @@ pub enum AuthRefusal {
     Missing,
     /// The presented credential cannot be a key.
     Malformed,
+    /// The presented credential is of a kind that API callers do not have.
+    OtherKind(CredentialKind),
     /// `Authorization` holds a key-shaped value without a scheme. Whether the key exists was not checked.
     NoScheme,
     /// Two different credentials were presented in one request.
@@ -33,7 +37,7 @@ impl AuthRefusal {
     pub const fn rule(self) -> Code {
         match self {
             Self::Missing => Code::CredentialMissing,
-            Self::Malformed => Code::CredentialMalformed,
+            Self::Malformed | Self::OtherKind(_) => Code::CredentialMalformed,
             Self::NoScheme => Code::CredentialWithoutScheme,
             Self::Conflicting => Code::CredentialConflicting,
             Self::Unknown => Code::KeyUnknown,
@@ -44,7 +48,8 @@ impl AuthRefusal {
         }
     }
 
-    /// The message that the caller sees. The same for unknown, revoked and malformed keys.
+    /// The message that the caller sees. The same for unknown, revoked and malformed keys. The form of a credential of
+    /// another kind decides its message.
     pub const fn public(self) -> &'static str {
         match self {
             Self::Missing => {
@@ -58,6 +63,15 @@ impl AuthRefusal {
             }
             Self::Malformed | Self::Unknown | Self::Revoked | Self::OwnerInactive => {
                 "The API key is not valid."
+            }
+            Self::OtherKind(CredentialKind::OperatorKey) => {
+                "The credential is an operator's key (`hrop-…`), which only the admin listener takes. Send an API key (`sk-…`) or a JWT."
+            }
+            Self::OtherKind(CredentialKind::ScimCredential) => {
+                "The credential is a SCIM credential (`hrscim-…`), which only `/scim/v2` of the admin listener takes. Send an API key (`sk-…`) or a JWT."
+            }
+            Self::OtherKind(_) => {
+                "The credential is of no kind that this server knows. Send an API key (`sk-…`) or a JWT, which has two dots."
             }
             Self::Expired => "The API key has expired. Ask for a new one.",
             Self::Address => {

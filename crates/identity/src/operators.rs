@@ -12,14 +12,13 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
+use crate::credential_kind::OPERATOR_KEY as PREFIX;
 use crate::record::check_text;
 use crate::role::Role;
 use crate::secret::{self, KeyHasher};
 use crate::user_roles::UserRoles;
 use crate::{AccountId, AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError};
 
-/// Prefix of operator keys.
-const PREFIX: &str = "hrop-";
 /// Characters of a key after the prefix: 43 · log2(62) = 256 bits.
 const KEY_CHARS: usize = 43;
 /// Prefix of operator ids. [`ID_CHARS`] characters follow it: 119 bits.

@@ -7,13 +7,12 @@ use secrecy::{ExposeSecret, SecretString};
 use subtle::ConstantTimeEq;
 
 use super::{Directory, IdentityError, entry};
+use crate::credential_kind::SCIM_CREDENTIAL as PREFIX;
 use crate::{
     AccountId, AccountKind, AccountRecord, AuthRefusal, ScimCredentialRecord, ScimSubject, StoredAccount,
     secret,
 };
 
-/// Prefix of secrets.
-const PREFIX: &str = "hrscim-";
 /// Characters of a secret after the prefix: 43 · log2(62) = 256 bits.
 const SECRET_CHARS: usize = 43;
 
