@@ -5,6 +5,7 @@ mod filter;
 mod patch;
 mod problem;
 mod resources;
+pub(crate) mod routes;
 mod schemas;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use filter::ScimFilter;
 use patch::PatchOperation;
 use problem::{ScimKind, ScimProblem};
 use resources::{group_json, read_group, read_user, user_json};
+use routes::ScimTarget;
 use schemas::MAX_ROWS;
 
 /// The path of the service.
@@ -93,29 +95,23 @@ async fn answer(service: &ScimService, request: Request) -> Result<Response, Sci
     let known = request.headers().get(header::IF_NONE_MATCH).cloned();
     let method = request.method().clone();
     let mut call = ScimCall { credential, base, app: app.clone(), query, expected };
-    if let Some(kinds) = search_target(&path) {
-        if method != Method::POST {
-            return Err(ScimProblem::method());
+    let (route, id) =
+        routes::find(&path).ok_or_else(|| ScimProblem::not_found("there is no such resource"))?;
+    if !route.methods.contains(&method.as_str()) {
+        return Err(ScimProblem::method());
+    }
+    let kind = match route.target {
+        ScimTarget::Search(kinds) => {
+            call.query = ScimQuery::of_search(&document(request).await?)?;
+            let list = blocking(call, move |call| call.list(kinds)).await;
+            return list.map(|list| body(StatusCode::OK, &list));
         }
-        call.query = ScimQuery::of_search(&document(request).await?)?;
-        return blocking(call, move |call| call.list(kinds)).await.map(|list| body(StatusCode::OK, &list));
-    }
-    let mut segments = path.split('/');
-    let (kind, id, more) = (segments.next().unwrap_or_default(), segments.next(), segments.next());
-    if more.is_some() {
-        return Err(ScimProblem::not_found("there is no such resource"));
-    }
-    if let Some(found) = schemas::find(kind, id, &call.base) {
-        let found = found.ok_or_else(|| ScimProblem::not_found("there is no such schema or type"))?;
-        return match method {
-            Method::GET => Ok(body(StatusCode::OK, &found)),
-            _ => Err(ScimProblem::method()),
-        };
-    }
-    let kind = match kind {
-        "Users" => AccountKind::User,
-        "Groups" => AccountKind::Group,
-        _ => return Err(ScimProblem::not_found("there is no such resource type")),
+        ScimTarget::Description(name) => {
+            let found = schemas::find(name, id, &call.base).flatten();
+            let found = found.ok_or_else(|| ScimProblem::not_found("there is no such schema or type"))?;
+            return Ok(body(StatusCode::OK, &found));
+        }
+        ScimTarget::Resources(kind) => kind,
     };
     let id = id.map(|id| AccountId::new(id).ok().filter(|id| id.kind() == kind));
     let id = match id {
@@ -156,16 +152,6 @@ async fn answer(service: &ScimService, request: Request) -> Result<Response, Sci
             Ok(StatusCode::NO_CONTENT.into_response())
         }
         _ => Err(ScimProblem::method()),
-    }
-}
-
-/// The kinds of resources that a search by POST asks for (RFC 7644, 3.4.3). `None` for other paths.
-fn search_target(path: &str) -> Option<&'static [AccountKind]> {
-    match path {
-        ".search" => Some(&[AccountKind::User, AccountKind::Group]),
-        "Users/.search" => Some(&[AccountKind::User]),
-        "Groups/.search" => Some(&[AccountKind::Group]),
-        _ => None,
     }
 }
 
