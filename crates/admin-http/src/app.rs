@@ -169,7 +169,7 @@ impl AdminApp {
         let waits = mark.is_some_and(|mark| self.sessions().has_link_like(mark));
         let who = self.0.throttle.counted_as(peer, mark, waits);
         let now = self.now();
-        let enter = || self.sessions().enter(link, now).ok_or_else(|| bad_credential(AuthRefusal::Unknown));
+        let enter = || self.sessions().enter(link, now).ok_or_else(bad_credential);
         self.attempt(who, peer, enter)
     }
 
@@ -285,10 +285,10 @@ impl AdminApp {
         }
     }
 
-    /// Returns whether the operator was not revoked, and the rules that made a user an operator are the same still.
+    /// Returns whether the operator was not revoked, and a user of a provider may still be an operator.
     pub(crate) fn is_active(&self, who: &AuthenticatedOperator) -> bool {
         match &who.user {
-            Some(user) => self.sessions().providers().still_allow(user),
+            Some(user) => self.sessions().still_allows(user),
             None => self.sessions().operators().active(&who.operator.id).is_some(),
         }
     }

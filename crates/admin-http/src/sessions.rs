@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_admin::{AdminError, SecretText};
 use headrace_domain::UnixNanos;
-use headrace_identity::{OperatorId, OperatorRecord, Operators};
+use headrace_identity::{OperatorId, OperatorRecord, Operators, UserLogin};
 use headrace_jwt::{ProviderUser, SignInProviders};
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
@@ -187,13 +187,26 @@ impl OperatorSessions {
         &self.providers
     }
 
-    /// The operator of a session. `None` if it was revoked, or if the rules that made a user an operator have changed.
+    /// The operator of a session. `None` if it was revoked, if the rules that made a user an operator have changed, or if
+    /// the user was deactivated.
     fn operator_of(&self, session: &SessionRecord) -> Option<OperatorRecord> {
         match &session.user {
-            Some(user) if self.providers.still_allow(user) => provider_operator::record(user),
+            Some(user) if self.still_allows(user) => provider_operator::record(user),
             Some(_) => None,
             None => self.operators.active(&session.operator),
         }
+    }
+
+    /// Whether a provider's user may still be an operator: the rules that gave the role are in force, and the user was not
+    /// deactivated here.
+    pub(crate) fn still_allows(&self, user: &ProviderUser) -> bool {
+        self.providers.still_allow(user) && !self.is_deprovisioned(user)
+    }
+
+    /// Whether a provider's user has records of users here, and none of them is active.
+    pub(crate) fn is_deprovisioned(&self, user: &ProviderUser) -> bool {
+        let login = UserLogin { issuer: user.issuer.clone(), subject: user.subject.clone() };
+        self.operators.is_deprovisioned(&login)
     }
 
     /// All operators.

@@ -17,7 +17,7 @@ use crate::record::check_text;
 use crate::role::Role;
 use crate::secret::{self, KeyHasher};
 use crate::user_roles::UserRoles;
-use crate::{AccountId, AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError};
+use crate::{AccountId, AuditEntry, AuthRefusal, HashSecret, IdentityError, KeyHash, StoreError, UserLogin};
 
 /// Characters of a key after the prefix: 43 · log2(62) = 256 bits.
 const KEY_CHARS: usize = 43;
@@ -255,6 +255,12 @@ impl Operators {
     pub fn active(&self, id: &OperatorId) -> Option<OperatorRecord> {
         let found = self.records.read().get(id).map(|operator| operator.record.clone());
         found.and_then(|record| self.current(&record))
+    }
+
+    /// Whether an identity provider's user has records of users here, and none of them is active. Such a user is no
+    /// operator.
+    pub fn is_deprovisioned(&self, login: &UserLogin) -> bool {
+        self.users.as_ref().is_some_and(|users| users.is_deprovisioned(login))
     }
 
     /// The earliest-created owner that is not revoked.

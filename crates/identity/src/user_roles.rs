@@ -2,8 +2,8 @@
 
 use headrace_domain::OrgId;
 
-use crate::AccountId;
 use crate::role::Role;
+use crate::{AccountId, UserLogin};
 
 /// The roles of users in their organisations.
 pub trait UserRoles: Send + Sync {
@@ -12,6 +12,9 @@ pub trait UserRoles: Send + Sync {
 
     /// The organisation of a user. `None` if there is no such user, or it was removed.
     fn org_of(&self, user: &AccountId) -> Option<OrgId>;
+
+    /// Whether there are users with this login, in any organisation, and none of them is active.
+    fn is_deprovisioned(&self, login: &UserLogin) -> bool;
 
     /// Whether an organisation exists.
     fn has_org(&self, org: &OrgId) -> bool;

@@ -200,6 +200,11 @@ async fn open_session(
     user: ProviderUser,
     peer: IpAddr,
 ) -> Result<SignInAnswer, ApiProblem> {
+    if app.sessions().is_deprovisioned(&user) {
+        let message = "the user was deactivated on this server, so it may not sign in";
+        return Err(ApiProblem::new(AdminCode::SignInRefused, message)
+            .remedy("activate the user at the identity provider, or with `headrace users activate ID`"));
+    }
     let operator = provider_operator::record(&user);
     let operator = operator.ok_or_else(|| ApiProblem::internal("a user without an id"))?;
     let detail = format!(

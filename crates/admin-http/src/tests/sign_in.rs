@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use headrace_domain::Clock;
+use headrace_identity::{UserLogin, UserProfile};
 use headrace_jwt::{
     ClaimCondition, CodeRequest, DocumentError, DocumentFuture, DocumentSource, FetchedDocument,
     OperatorRule, ProviderClient, ProviderUser, SignInConfig, SignInProviders,
@@ -11,7 +12,7 @@ use secrecy::SecretString;
 
 use super::*;
 
-const ISSUER: &str = "https://login.example.com";
+pub(super) const ISSUER: &str = "https://login.example.com";
 
 /// A provider that leads browsers to itself and refuses every code.
 struct RefusingProvider;
@@ -39,7 +40,8 @@ impl ProviderClient for RefusingProvider {
     }
 }
 
-fn world() -> TestWorld {
+/// A server with an identity provider `acme`.
+pub(super) fn world() -> TestWorld {
     let world = TestWorld::new();
     let rule = OperatorRule {
         when: vec![ClaimCondition { claim: "groups".to_owned(), any_of: vec!["staff".to_owned()] }],
@@ -178,6 +180,25 @@ async fn a_session_of_a_user_ends_with_its_rules_its_time_and_by_sign_out() {
     assert_eq!(status(&first).await, (200, json!("ann (acme)")));
     sessions.end(second.expose());
     assert_eq!(status(&second).await.0, 401);
+    // A record of the user in an organisation decides, too, while none of its records is active.
+    let profile = |issuer: &str, name: &str| {
+        let login = Some(UserLogin { issuer: issuer.to_owned(), subject: "ann".to_owned() });
+        UserProfile { login, ..UserProfile::new(name) }
+    };
+    let (directory, o) = (&world.parts.directory, || OrgId::new("o").unwrap());
+    let other = directory.create_user(o(), profile("https://other", "other"), "test", NOW).unwrap();
+    directory.set_account_active(&other.id, false, "test", NOW).unwrap();
+    assert_eq!(status(&begin()).await.0, 200, "a user of another issuer is another user");
+    let ann = directory.create_user(o(), profile(ISSUER, "ann"), "test", NOW).unwrap();
+    let third = begin();
+    assert_eq!(status(&third).await.0, 200);
+    directory.set_account_active(&ann.id, false, "test", NOW).unwrap();
+    assert_eq!((status(&third).await.0, status(&begin()).await.0), (401, 401), "the user was deactivated");
+    directory.remove_account(&ann.id, "test", NOW).unwrap();
+    assert_eq!(status(&begin()).await.0, 401, "a removal is no way around");
+    let again = directory.create_user(o(), profile(ISSUER, "ann"), "test", NOW).unwrap();
+    assert_eq!(status(&begin()).await.0, 200, "{again:?}");
+    let first = begin();
     world.clock.advance(hour - Duration::from_secs(1));
     assert_eq!(status(&first).await.0, 200);
     world.clock.advance(Duration::from_secs(1));

@@ -7,7 +7,7 @@ use headrace_domain::{KeyId, OrgId, TierName};
 use crate::user_grant::token_user_id;
 use crate::{
     AccountId, AccountKind, AccountRecord, GroupRecord, KeyHash, Role, ScimCredentialRecord,
-    ServiceAccountRecord, StoredAccount, UserRecord,
+    ServiceAccountRecord, StoredAccount, UserLogin, UserRecord,
 };
 
 /// All accounts by id, removed ones among them.
@@ -19,6 +19,8 @@ pub(super) struct AccountRecords {
     pub(super) credentials: BTreeMap<AccountId, (KeyHash, ScimCredentialRecord)>,
     /// The users by the ids of their tokens. A user that was not removed takes the place of a removed one.
     token_users: HashMap<KeyId, AccountId>,
+    /// The users by issuer and subject, in all organisations, removed ones among them.
+    logins: HashMap<UserLogin, HashSet<AccountId>>,
     /// The users by organisation and lower-case name, without removed ones.
     names: HashMap<(OrgId, String), AccountId>,
     /// The groups of each user.
@@ -62,6 +64,14 @@ impl AccountRecords {
             {
                 self.token_users.remove(&token);
             }
+            if let Some(login) = &before.profile.login
+                && let Some(users) = self.logins.get_mut(login)
+            {
+                users.remove(&user.id);
+            }
+        }
+        if let Some(login) = &user.profile.login {
+            self.logins.entry(login.clone()).or_default().insert(user.id.clone());
         }
         if user.removed.is_none() {
             self.names.insert(lower(user), user.id.clone());
@@ -134,6 +144,18 @@ impl AccountRecords {
     }
 
     /// The members of the groups with a tier.
+    /// Whether there are users with this login, and none of them is active.
+    pub(super) fn is_deprovisioned(&self, login: &UserLogin) -> bool {
+        let users = self.logins.get(login).filter(|users| !users.is_empty());
+        let is_active = |id: &AccountId| self.users.get(id).is_some_and(UserRecord::is_active);
+        users.is_some_and(|users| !users.iter().any(is_active))
+    }
+
+    /// The user of an organisation with this login.
+    pub(super) fn user_with_login(&self, org: &OrgId, login: &UserLogin) -> Option<&UserRecord> {
+        self.token_user(&token_user_id(org, &login.issuer, &login.subject)?)
+    }
+
     pub(super) fn under(&self, tier: &TierName) -> HashSet<AccountId> {
         let of_tier = self.groups_with(tier);
         of_tier.flat_map(|group| group.profile.members.iter().cloned()).collect()

@@ -13,7 +13,7 @@ use crate::account::check_account_name;
 use crate::record::check_text;
 use crate::{
     AccountId, AccountKind, AccountRecord, AuditEntry, GroupProfile, GroupRecord, KeyDetails, Role,
-    ServiceAccountRecord, StoreError, StoredAccount, UserProfile, UserRecord, UserRoles, secret,
+    ServiceAccountRecord, StoreError, StoredAccount, UserLogin, UserProfile, UserRecord, UserRoles, secret,
 };
 
 /// Characters of an account's id after its prefix: 119 bits.
@@ -451,6 +451,10 @@ impl Records {
         for key in self.keys.values() {
             if key.record.details.owner.as_deref().is_some_and(|owner| owners.contains(owner)) {
                 entries.extend(self.entries_of_key(key)?);
+    fn is_deprovisioned(&self, login: &UserLogin) -> bool {
+        self.records.read().accounts.is_deprovisioned(login)
+    }
+
             }
         }
         Ok(entries)
