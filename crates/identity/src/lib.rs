@@ -52,5 +52,5 @@ pub use store::{
 pub use tier::{TierHolder, TierRecord, TierRules};
 pub use tier_entitlements::{TierBound, TierEntitlements};
 pub use tier_store::TierStore;
-pub use user_grant::UserGrant;
+pub use user_grant::{ServiceAccountGrant, UserGrant};
 pub use user_roles::UserRoles;

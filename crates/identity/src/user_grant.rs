@@ -36,3 +36,18 @@ pub struct UserGrant {
     /// When the token is no longer accepted.
     pub expires: UnixNanos,
 }
+
+/// What a client certificate grants to a service account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceAccountGrant {
+    /// The certificate, as a user of its authority.
+    pub user: Arc<TokenUser>,
+    /// The id (`svc_…`) or the name of the service account.
+    pub account: String,
+    /// The organisation of the service account. A name needs it.
+    pub org: Option<OrgId>,
+    /// The models that the service account may ask for.
+    pub models: ModelAccess,
+    /// Limits of the service account.
+    pub limits: RateLimits,
+}

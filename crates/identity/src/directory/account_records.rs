@@ -116,9 +116,44 @@ impl AccountRecords {
         }
     }
 
+    /// Whether the user of tokens with this id, or the service account with it, is not active.
+    pub(super) fn is_inactive_holder(&self, id: &KeyId) -> bool {
+        match (self.token_user(id), self.service_accounts.get(id.as_str())) {
+            (Some(user), _) => !user.is_active(),
+            (None, Some(account)) => !account.is_active(),
+            (None, None) => false,
+        }
+    }
+
+    /// The service account with this id (`svc_…`), or with this name in an organisation, unless it was removed.
+    pub(super) fn service_account(&self, named: &str, org: Option<&OrgId>) -> Option<&ServiceAccountRecord> {
+        let found = if named.starts_with(AccountKind::ServiceAccount.prefix()) {
+            self.service_accounts.get(named)
+        } else {
+            // Names are unique within an organisation alone.
+            let org = org?;
+            self.service_accounts
+                .values()
+                .find(|account| account.name == named && account.org == *org && account.removed.is_none())
+        };
+        found.filter(|account| account.removed.is_none() && org.is_none_or(|org| account.org == *org))
+    }
+
     /// The user whose tokens have this id.
     pub(super) fn token_user(&self, id: &KeyId) -> Option<&UserRecord> {
         self.token_users.get(id).and_then(|user| self.users.get(user))
+    }
+
+    /// Whether there are users with this login, and none of them is active.
+    pub(super) fn is_deprovisioned(&self, login: &UserLogin) -> bool {
+        let users = self.logins.get(login).filter(|users| !users.is_empty());
+        let is_active = |id: &AccountId| self.users.get(id).is_some_and(UserRecord::is_active);
+        users.is_some_and(|users| !users.iter().any(is_active))
+    }
+
+    /// The user of an organisation with this login.
+    pub(super) fn user_with_login(&self, org: &OrgId, login: &UserLogin) -> Option<&UserRecord> {
+        self.token_user(&token_user_id(org, &login.issuer, &login.subject)?)
     }
 
     /// The user with this name in an organisation, in any case, if it was not removed.
@@ -144,18 +179,6 @@ impl AccountRecords {
     }
 
     /// The members of the groups with a tier.
-    /// Whether there are users with this login, and none of them is active.
-    pub(super) fn is_deprovisioned(&self, login: &UserLogin) -> bool {
-        let users = self.logins.get(login).filter(|users| !users.is_empty());
-        let is_active = |id: &AccountId| self.users.get(id).is_some_and(UserRecord::is_active);
-        users.is_some_and(|users| !users.iter().any(is_active))
-    }
-
-    /// The user of an organisation with this login.
-    pub(super) fn user_with_login(&self, org: &OrgId, login: &UserLogin) -> Option<&UserRecord> {
-        self.token_user(&token_user_id(org, &login.issuer, &login.subject)?)
-    }
-
     pub(super) fn under(&self, tier: &TierName) -> HashSet<AccountId> {
         let of_tier = self.groups_with(tier);
         of_tier.flat_map(|group| group.profile.members.iter().cloned()).collect()

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use headrace_domain::{KeyId, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, TokenUser, UnixNanos};
 
 use super::Directory;
+use super::records::Records;
 use crate::user_grant::token_user_id;
-use crate::{AddressList, EndpointAccess, IdentityError, Principal, UserGrant};
+use crate::{
+    AccountId, AccountKind, AddressList, EndpointAccess, IdentityError, ModelAccess, OrgRecord, Principal,
+    ProjectRecord, RateLimits, ServiceAccountGrant, UserGrant,
+};
 
 /// When a key stops being valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,23 +23,24 @@ pub enum KeyEnd {
     At(UnixNanos),
     /// The key was already revoked.
     Revoked,
+    /// The user or service account that the key or the token belongs to is not active.
+    Inactive,
 }
 
 impl Directory {
-    /// When a key stops being valid: also [`KeyEnd::Revoked`] while its owner, or the user of a token with this id, is not
-    /// active. `None` if no key has this id, as for a caller inside this process.
+    /// When a key stops being valid: [`KeyEnd::Inactive`] while its owner, the user of a token with this id, or the service
+    /// account with this id, is not active. `None` if no key has this id, as for a caller inside this process.
     pub fn key_end(&self, id: &KeyId) -> Option<KeyEnd> {
         let records = self.records.read();
         let accounts = &records.accounts;
         let Some(key) = records.keys.get(id) else {
-            return accounts.token_user(id).filter(|user| !user.is_active()).map(|_| KeyEnd::Revoked);
+            return accounts.is_inactive_holder(id).then_some(KeyEnd::Inactive);
         };
         let record = &key.record;
-        if accounts.is_inactive(record.details.owner.as_deref()) {
-            return Some(KeyEnd::Revoked);
-        }
+        let is_inactive = accounts.is_inactive(record.details.owner.as_deref());
         Some(match (record.revoked, record.expires) {
             (Some(_), _) => KeyEnd::Revoked,
+            (None, _) if is_inactive => KeyEnd::Inactive,
             (None, Some(end)) => KeyEnd::At(end),
             (None, None) => KeyEnd::Open,
         })
@@ -52,6 +57,33 @@ impl Directory {
         self.revocations.load(Acquire)
     }
 
+    /// The organisation of a caller: of a key, a token's user with a record, or a service account. `None` if none of them
+    /// has this id.
+    pub fn org_of_caller(&self, id: &KeyId) -> Option<OrgId> {
+        let records = self.records.read();
+        let accounts = &records.accounts;
+        let of_key = records.keys.get(id).map(|key| &key.record.org);
+        let of_user = || accounts.token_user(id).map(|user| &user.org);
+        let of_account = || accounts.service_accounts.get(id.as_str()).map(|account| &account.org);
+        of_key.or_else(of_user).or_else(of_account).cloned()
+    }
+
+    /// The organisation of an account, also of a removed one. `None` if there is no such account.
+    pub fn org_of_account(&self, id: &AccountId) -> Option<OrgId> {
+        let records = self.records.read();
+        let accounts = &records.accounts;
+        match id.kind() {
+            AccountKind::User => accounts.users.get(id).map(|user| user.org.clone()),
+            AccountKind::ServiceAccount => {
+                accounts.service_accounts.get(id).map(|account| account.org.clone())
+            }
+            AccountKind::Group => accounts.groups.get(id).map(|group| group.org.clone()),
+            AccountKind::ScimCredential => {
+                accounts.credentials.get(id).map(|(_, credential)| credential.org.clone())
+            }
+        }
+    }
+
     /// Returns `true` if there is more than one organisation.
     pub fn has_several_orgs(&self) -> bool {
         self.records.read().orgs.len() > 1
@@ -63,42 +95,40 @@ impl Directory {
     /// [`IdentityError::InactiveUser`] if the user has a record that is not active.
     /// [`IdentityError::UnknownProject`], [`IdentityError::UnknownOrg`] or [`IdentityError::ProjectOfAnotherOrg`].
     pub fn user_principal(&self, grant: &UserGrant) -> Result<Principal, IdentityError> {
-        let UserGrant { user, org, project, models, limits, expires } = grant;
         let records = self.records.read();
-        let found = records.projects.get(project);
-        let found = found.ok_or_else(|| IdentityError::UnknownProject(project.clone()))?;
-        if let Some(org) = org.as_ref().filter(|org| **org != found.org) {
-            return Err(IdentityError::ProjectOfAnotherOrg { project: project.clone(), org: org.clone() });
-        }
-        let org = records.orgs.get(&found.org);
-        let org = org.ok_or_else(|| IdentityError::UnknownOrg(found.org.clone()))?;
-        let key = token_user_id(&org.id, &user.issuer, &user.subject);
+        let place = records.place_of(&grant.project, grant.org.as_ref())?;
+        let UserGrant { user, models, limits, expires, .. } = grant;
+        let key = token_user_id(&place.0.id, &user.issuer, &user.subject);
         let key = key.ok_or(IdentityError::Invalid { field: "subject", why: "gives no id" })?;
         let known = records.accounts.token_user(&key);
         if let Some(known) = known.filter(|known| !known.is_active()) {
             return Err(IdentityError::InactiveUser(known.id.to_string()));
         }
-        let mut principal = Principal {
-            org: org.id.clone(),
-            project: found.id.clone(),
-            key,
-            name: user.subject.to_string(),
-            user: Some(Arc::clone(user)),
-            models: models.clone(),
-            endpoints: EndpointAccess::All,
-            regions: org.regions.clone(),
-            org_regions: org.regions.clone(),
-            secret_number: 0,
-            limits: *limits,
-            project_limits: found.limits,
-            org_limits: org.limits,
-            expires: Some(*expires),
-            allowed_ips: AddressList::default(),
-            tier: None,
-        };
         let owner = known.map(|known| known.id.as_str());
-        records.assigned_tiers(&principal, None, owner)?.narrow(&mut principal);
-        Ok(principal)
+        let holder = GrantHolder { key, name: &user.subject, user, owner };
+        records.granted(place, holder, (models, *limits), *expires)
+    }
+
+    /// Returns the principal of a service account that a client certificate names, with the limits and regions that its
+    /// organisation and project have now. Its key is the id of the service account.
+    ///
+    /// # Errors
+    /// [`IdentityError::UnknownAccount`], also for a name without an organisation.
+    /// [`IdentityError::InactiveUser`] if the service account is not active. [`IdentityError::UnknownProject`].
+    pub fn service_account_principal(&self, grant: &ServiceAccountGrant) -> Result<Principal, IdentityError> {
+        let ServiceAccountGrant { user, account, org, models, limits } = grant;
+        let records = self.records.read();
+        let found = records.accounts.service_account(account, org.as_ref());
+        let found = found.ok_or_else(|| IdentityError::UnknownAccount(account.clone()))?;
+        if !found.is_active() {
+            return Err(IdentityError::InactiveUser(found.id.to_string()));
+        }
+        let place = records.place_of(&found.project, Some(&found.org))?;
+        let key = KeyId::new(found.id.as_str());
+        let key = key.map_err(|_| IdentityError::Invalid { field: "id", why: "is too long" })?;
+        let holder = GrantHolder { key, name: &found.name, user, owner: Some(found.id.as_str()) };
+        // The handshake has checked how long the certificate is valid.
+        records.granted(place, holder, (models, *limits), UnixNanos::new(u64::MAX))
     }
 
     /// A number that grows with each change of organisations, projects and keys that a principal depends on. Read it
@@ -108,12 +138,68 @@ impl Directory {
     }
 }
 
+/// The caller that a grant is for.
+struct GrantHolder<'a> {
+    key: KeyId,
+    name: &'a str,
+    user: &'a Arc<TokenUser>,
+    /// The account whose groups restrict the caller.
+    owner: Option<&'a str>,
+}
+
+impl Records {
+    /// The organisation and the project of a grant.
+    fn place_of(
+        &self,
+        project: &ProjectId,
+        org: Option<&OrgId>,
+    ) -> Result<(&OrgRecord, &ProjectRecord), IdentityError> {
+        let found = self.projects.get(project);
+        let found = found.ok_or_else(|| IdentityError::UnknownProject(project.clone()))?;
+        if let Some(org) = org.filter(|org| **org != found.org) {
+            return Err(IdentityError::ProjectOfAnotherOrg { project: project.clone(), org: org.clone() });
+        }
+        let org = self.orgs.get(&found.org);
+        Ok((org.ok_or_else(|| IdentityError::UnknownOrg(found.org.clone()))?, found))
+    }
+
+    /// The principal of a caller without a key.
+    fn granted(
+        &self,
+        (org, project): (&OrgRecord, &ProjectRecord),
+        GrantHolder { key, name, user, owner }: GrantHolder<'_>,
+        (models, limits): (&ModelAccess, RateLimits),
+        expires: UnixNanos,
+    ) -> Result<Principal, IdentityError> {
+        let mut principal = Principal {
+            org: org.id.clone(),
+            project: project.id.clone(),
+            key,
+            name: name.to_owned(),
+            user: Some(Arc::clone(user)),
+            models: models.clone(),
+            endpoints: EndpointAccess::All,
+            regions: org.regions.clone(),
+            org_regions: org.regions.clone(),
+            secret_number: 0,
+            limits,
+            project_limits: project.limits,
+            org_limits: org.limits,
+            expires: Some(expires),
+            allowed_ips: AddressList::default(),
+            tier: None,
+        };
+        self.assigned_tiers(&principal, None, owner)?.narrow(&mut principal);
+        Ok(principal)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use headrace_domain::{OrgId, ProjectId, Region, Residency, TokenUser};
+    use headrace_domain::{Region, Residency};
 
     use super::*;
-    use crate::{HashSecret, MemoryKeyStore, ModelAccess, RateLimits};
+    use crate::{HashSecret, MemoryKeyStore};
 
     const NOW: UnixNanos = UnixNanos::new(1_000);
 

@@ -73,7 +73,7 @@ impl Directory {
     pub fn is_current(&self, principal: &Principal, now: UnixNanos) -> bool {
         let records = self.records.read();
         let Some(StoredKey { record, .. }) = records.keys.get(&principal.key) else {
-            return records.accounts.token_user(&principal.key).is_none_or(|user| user.is_active());
+            return !records.accounts.is_inactive_holder(&principal.key);
         };
         if records.accounts.is_inactive(record.details.owner.as_deref()) {
             return false;

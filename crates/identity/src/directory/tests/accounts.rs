@@ -57,7 +57,7 @@ fn keys_and_tokens_work_while_their_account_is_active() {
     for directory in [&directory, &open(&store)] {
         assert_eq!(works(directory), (Err(AuthRefusal::OwnerInactive), Ok(()), inactive()));
         for key in [&users_key.id, &by_token.key] {
-            assert_eq!(directory.key_end(key), Some(KeyEnd::Revoked), "calls in flight end");
+            assert_eq!(directory.key_end(key), Some(KeyEnd::Inactive), "calls in flight end");
         }
         assert!(!directory.is_current(&presented, NOW) && !directory.is_current(&by_token, NOW));
         assert_eq!(directory.principal(&users_key.id, NOW).unwrap_err(), AuthRefusal::OwnerInactive);
@@ -75,7 +75,7 @@ fn keys_and_tokens_work_while_their_account_is_active() {
     for directory in [&directory, &open(&store)] {
         let owner = AuthRefusal::OwnerInactive;
         assert_eq!(works(directory), (Err(owner), Err(owner), inactive()), "a removal is no way around");
-        assert_eq!(directory.key_end(&programs_key.id), Some(KeyEnd::Revoked));
+        assert_eq!(directory.key_end(&programs_key.id), Some(KeyEnd::Inactive));
         assert_eq!((directory.users(None), directory.service_accounts(None)), (Vec::new(), Vec::new()));
     }
     // The name and the login are free again. Keys of the removed user stay refused.
@@ -110,7 +110,7 @@ fn what_one_organisation_decides_about_a_login_concerns_no_other() {
         assert_eq!(refused, IdentityError::InactiveUser(taken.id.to_string()));
         assert_eq!(
             (directory.key_end(&there.key), directory.is_current(&there, NOW)),
-            (Some(KeyEnd::Revoked), false)
+            (Some(KeyEnd::Inactive), false)
         );
     }
     directory.set_account_active(&own.id, false, "ops", NOW).unwrap();
