@@ -252,9 +252,36 @@ pub struct UserRecord {
     /// When the user was removed. `None` if it was not.
     #[serde(default, with = "headrace_domain::rfc3339::option")]
     pub removed: Option<UnixNanos>,
+    /// Whether the first token of the user made the record, and no identity provider or operator has created the user
+    /// since.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub by_token: bool,
+    /// When a token of the user was last accepted, to the minute. `None` if none was, and in stores.
+    #[serde(default, with = "headrace_domain::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<UnixNanos>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl UserRecord {
+    /// A user that is created now.
+    pub const fn new(id: AccountId, org: OrgId, profile: UserProfile, now: UnixNanos) -> Self {
+        let (created, changed) = (now, now);
+        Self {
+            id,
+            org,
+            profile,
+            version: 1,
+            created,
+            changed,
+            removed: None,
+            by_token: false,
+            last_seen: None,
+        }
+    }
+
     /// Whether the user's keys, tokens and sessions work.
     pub const fn is_active(&self) -> bool {
         self.profile.active && self.removed.is_none()

@@ -30,9 +30,11 @@ mod refresh;
 mod rotation;
 mod scim_credentials;
 mod tiers;
+mod token_users;
 
 pub use ends::KeyEnd;
 use records::{Entries, Entry, Records, may_have};
+pub use token_users::{FirstToken, TokenUse};
 
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
 const KEY_ID_CHARS: usize = 20;
@@ -47,6 +49,8 @@ pub struct Directory {
     waiting: Mutex<Vec<NotedRevocation>>,
     /// Length of `waiting`, for readers that must not wait for a disk.
     waiting_count: AtomicUsize,
+    /// Users without a record, whose tokens were accepted.
+    first_tokens: Mutex<token_users::WaitingUsers>,
     /// Number of changes of the store when `records` was loaded. 0 if only this process changes the store.
     changes_seen: AtomicU64,
     /// Number of revocations in this process so far. Calls in flight check their keys again when it has grown.
@@ -94,17 +98,23 @@ impl Directory {
         let waiting = stored.noted.clone();
         let records = Records::of(stored)?;
         let entries = Entries::of(&records)?;
-        Ok(Self {
+        let has_users = !records.accounts.users.is_empty();
+        let directory = Self {
             store,
             hasher,
             scim_hasher: KeyHasher::of_scim(&secret),
             waiting_count: AtomicUsize::new(waiting.len()),
             waiting: Mutex::new(waiting),
+            first_tokens: Mutex::default(),
             changes_seen: AtomicU64::new(changes),
             revocations: AtomicU64::new(0),
             records: RwLock::new(records),
             entries,
-        })
+        };
+        if has_users {
+            directory.apply_uses(&directory.store.key_uses(UnixNanos::new(0))?);
+        }
+        Ok(directory)
     }
 
     /// Returns the principal of a presented key.
@@ -316,37 +326,6 @@ impl Directory {
             self.waiting_count.store(waiting.len(), Relaxed);
         }
         Ok(self.store.note_revocations(&[])?)
-    }
-
-    /// Logs an act that has happened in another crate.
-    ///
-    /// # Errors
-    /// [`IdentityError::Store`] if the store fails.
-    pub fn note(&self, audit: &AuditEntry) -> Result<(), IdentityError> {
-        check_text("actor", &audit.actor)?;
-        let _one_change = self.waiting.lock();
-        Ok(self.store.note(audit)?)
-    }
-
-    /// Logs an act that another crate is about to carry out, with the data needed to carry it out after a crash.
-    /// Returns the row number.
-    ///
-    /// # Errors
-    /// [`IdentityError::Store`] if the store fails. The act must not be carried out in that case.
-    pub fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, IdentityError> {
-        check_text("actor", &audit.actor)?;
-        let _one_change = self.waiting.lock();
-        Ok(self.store.announce(audit, act)?)
-    }
-
-    /// Concludes an announced act. It was carried out, or, if `not_done` is set, it never will be, and `not_done` is
-    /// logged.
-    ///
-    /// # Errors
-    /// [`IdentityError::Store`] if the store fails. The act stays announced in that case.
-    pub fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), IdentityError> {
-        let _one_change = self.waiting.lock();
-        Ok(self.store.conclude(row, not_done)?)
     }
 
     /// Why the store cannot be written now. `None` if it can.

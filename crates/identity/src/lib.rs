@@ -35,7 +35,7 @@ pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
 pub use contents::IdentityContents;
 pub use credential::{MAX_TOKEN_BYTES, credential, is_token};
 pub use credential_kind::CredentialKind;
-pub use directory::{Directory, KeyEnd, Revocation};
+pub use directory::{Directory, FirstToken, KeyEnd, Revocation, TokenUse};
 pub use error::{AuthRefusal, IdentityError, StoreError};
 pub use key_details::{KeyChange, KeyDetailStore, KeyDetails};
 pub use key_use::KeyUse;

@@ -25,6 +25,8 @@ struct Kept {
     audit: Vec<AuditRow>,
     check: Option<[u8; 32]>,
     announced: BTreeMap<u64, String>,
+    /// The last uses of tokens, by user.
+    user_uses: BTreeMap<KeyId, UnixNanos>,
 }
 
 impl Kept {
@@ -309,6 +311,14 @@ impl KeyDetailStore for MemoryKeyStore {
         for KeyUse { key: id, at } in uses {
             if let Some(key) = kept.directory.keys.iter_mut().find(|key| &key.record.id == id) {
                 key.record.last_used = key.record.last_used.max(Some(*at));
+            } else if kept
+                .directory
+                .accounts
+                .iter()
+                .any(|account| account.record.id().as_str() == id.as_str())
+            {
+                let used = kept.user_uses.entry(id.clone()).or_insert(*at);
+                *used = (*used).max(*at);
             }
         }
         Ok(())
@@ -320,7 +330,8 @@ impl KeyDetailStore for MemoryKeyStore {
             let at = key.record.last_used.filter(|at| *at > since)?;
             Some(KeyUse { key: key.record.id.clone(), at })
         });
-        Ok(uses.collect())
+        let of_users = kept.user_uses.iter().filter(|(_, at)| **at > since);
+        Ok(uses.chain(of_users.map(|(key, at)| KeyUse { key: key.clone(), at: *at })).collect())
     }
 }
 

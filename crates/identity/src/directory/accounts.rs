@@ -27,17 +27,20 @@ const MAX_CONFLICTS: usize = 32;
 
 /// Reads.
 impl Directory {
-    /// The users of an organisation, or all of them, ordered by id. Removed ones are not among them.
+    /// The users of an organisation, or all of them, ordered by id, with the last use of their tokens. Removed ones are not
+    /// among them.
     pub fn users(&self, org: Option<&OrgId>) -> Vec<UserRecord> {
         let records = self.records.read();
         let users = records.accounts.users.values().filter(|user| user.removed.is_none());
-        users.filter(|user| org.is_none_or(|org| user.org == *org)).cloned().collect()
+        let users = users.filter(|user| org.is_none_or(|org| user.org == *org));
+        users.map(|user| records.seen(user)).collect()
     }
 
-    /// The user with this id. `None` if there is none, or it was removed.
+    /// The user with this id, with the last use of its tokens. `None` if there is none, or it was removed.
     pub fn user(&self, id: &AccountId) -> Option<UserRecord> {
         let records = self.records.read();
-        records.accounts.users.get(id).filter(|user| user.removed.is_none()).cloned()
+        let user = records.accounts.users.get(id).filter(|user| user.removed.is_none());
+        user.map(|user| records.seen(user))
     }
 
     /// The user with this name in an organisation, without regard to case.
@@ -86,7 +89,8 @@ impl Directory {
 
 /// Changes. Each is durable, with its audit row, before it is in force here, and before it returns. They block.
 impl Directory {
-    /// Creates a user of an organisation.
+    /// Creates a user of an organisation. If a token has made a record of the same issuer and subject, that record becomes
+    /// the user's.
     ///
     /// # Errors
     /// [`IdentityError::UnknownOrg`], [`IdentityError::Exists`] if the name or the login is taken,
@@ -100,11 +104,22 @@ impl Directory {
     ) -> Result<UserRecord, IdentityError> {
         profile.check()?;
         let id = self.next_id(AccountKind::User, &org, actor)?;
-        let user = UserRecord { id, org, profile, version: 1, created: now, changed: now, removed: None };
+        if let Some(taken) = self.take_over_token_user(&org, &profile, actor, now)? {
+            return Ok(taken);
+        }
+        let user = UserRecord::new(id, org, profile, now);
         let record = AccountRecord::User(user.clone());
         let audit = entry(now, actor, "user.create", user.id.as_str(), user_words(&user));
-        self.put_account(StoredAccount { hash: None, record }, &audit)?;
-        Ok(user)
+        match self.put_account(StoredAccount { hash: None, record }, &audit) {
+            Ok(()) => Ok(user),
+            Err(exists @ IdentityError::Exists { .. }) => {
+                // A token at another gateway may have made the record meanwhile.
+                self.refresh()?;
+                let UserRecord { org, profile, .. } = user;
+                self.take_over_token_user(&org, &profile, actor, now)?.ok_or(exists)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Changes a user. If the user is not active afterwards, no request authenticates with the user's keys, tokens and
@@ -436,6 +451,10 @@ impl UserRoles for Directory {
         self.user(user).map(|user| user.org)
     }
 
+    fn is_deprovisioned(&self, login: &UserLogin) -> bool {
+        self.records.read().accounts.is_deprovisioned(login)
+    }
+
     fn has_org(&self, org: &OrgId) -> bool {
         self.org(org).is_some()
     }
@@ -451,10 +470,6 @@ impl Records {
         for key in self.keys.values() {
             if key.record.details.owner.as_deref().is_some_and(|owner| owners.contains(owner)) {
                 entries.extend(self.entries_of_key(key)?);
-    fn is_deprovisioned(&self, login: &UserLogin) -> bool {
-        self.records.read().accounts.is_deprovisioned(login)
-    }
-
             }
         }
         Ok(entries)

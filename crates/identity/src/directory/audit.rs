@@ -1,7 +1,8 @@
-//! Reads the audit log of a directory's store. Must not know what the acts mean.
+//! Reads and writes the audit log of a directory's store, for acts of other crates too. Must not know what the acts mean.
 
 use super::{Directory, IdentityError};
-use crate::{AuditRow, AuditSummary};
+use crate::record::check_text;
+use crate::{AuditEntry, AuditRow, AuditSummary};
 
 impl Directory {
     /// At most `limit` rows of the audit log after row `after`. 0 starts at the first row.
@@ -50,5 +51,36 @@ impl Directory {
     /// [`IdentityError::Store`] if the store fails. [`StoreError::Corrupt`] names the first bad row.
     pub fn verify_audit(&self) -> Result<AuditSummary, IdentityError> {
         Ok(self.store.verify_audit()?)
+    }
+
+    /// Logs an act that has happened in another crate.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails.
+    pub fn note(&self, audit: &AuditEntry) -> Result<(), IdentityError> {
+        check_text("actor", &audit.actor)?;
+        let _one_change = self.waiting.lock();
+        Ok(self.store.note(audit)?)
+    }
+
+    /// Logs an act that another crate is about to carry out, with the data needed to carry it out after a crash.
+    /// Returns the row number.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails. The act must not be carried out in that case.
+    pub fn announce(&self, audit: &AuditEntry, act: &str) -> Result<u64, IdentityError> {
+        check_text("actor", &audit.actor)?;
+        let _one_change = self.waiting.lock();
+        Ok(self.store.announce(audit, act)?)
+    }
+
+    /// Concludes an announced act. It was carried out, or, if `not_done` is set, it never will be, and `not_done` is
+    /// logged.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails. The act stays announced in that case.
+    pub fn conclude(&self, row: u64, not_done: Option<&AuditEntry>) -> Result<(), IdentityError> {
+        let _one_change = self.waiting.lock();
+        Ok(self.store.conclude(row, not_done)?)
     }
 }

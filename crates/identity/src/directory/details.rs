@@ -66,12 +66,7 @@ impl Directory {
     pub fn sync_key_uses(&self, since: UnixNanos) -> Result<UnixNanos, IdentityError> {
         self.write_key_uses(WRITE_EVERY)?;
         let uses = self.store.key_uses(since)?;
-        let records = self.records.read();
-        for KeyUse { key, at } in &uses {
-            if let Some(used) = records.uses.get(key) {
-                used.record_written(*at);
-            }
-        }
+        self.apply_uses(&uses);
         // Other processes write up to a minute late, and a transaction may end late.
         let newest = uses.iter().map(|used| used.at).max().unwrap_or(since);
         let back = u64::try_from((WRITE_EVERY * 3).as_nanos()).unwrap_or(u64::MAX);

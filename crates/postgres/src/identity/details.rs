@@ -7,10 +7,11 @@ use tokio_postgres::types::Type;
 use super::rows::{json, nanos, parsed, time};
 use super::{LIMIT, LOAD_LIMIT, PostgresKeyStore, change_key};
 
-/// Writes uses. A later one stays.
+/// Writes uses of keys, and of users' tokens. A later one stays.
 const PUT_USES: &str = "INSERT INTO headrace.key_uses (key, used) \
-     SELECT id, given.used FROM unnest($1::text[], $2::bigint[]) AS given (key, used) \
-     JOIN headrace.keys ON keys.id = given.key ORDER BY id \
+     SELECT given.key, given.used FROM unnest($1::text[], $2::bigint[]) AS given (key, used) \
+     WHERE EXISTS (SELECT FROM headrace.keys WHERE id = given.key) \
+     OR EXISTS (SELECT FROM headrace.accounts WHERE id = given.key) ORDER BY given.key \
      ON CONFLICT (key) DO UPDATE SET used = excluded.used WHERE key_uses.used < excluded.used";
 
 impl KeyDetailStore for PostgresKeyStore {

@@ -46,11 +46,12 @@ pub(super) async fn put_details(
     }
 }
 
-/// Writes uses of keys, within the caller's transaction. A later use stays.
+/// Writes uses of keys, and of users' tokens, within the caller's transaction. A later use stays.
 pub(super) async fn put_uses(connection: &mut SqliteConnection, uses: &[KeyUse]) -> Result<(), RowFailure> {
     for KeyUse { key, at } in uses {
         let put = sqlx::query(
-            "INSERT INTO key_uses (key, used) SELECT id, ?2 FROM keys WHERE id = ?1 \
+            "INSERT INTO key_uses (key, used) SELECT ?1, ?2 WHERE EXISTS (SELECT 1 FROM keys WHERE id = ?1) \
+             OR EXISTS (SELECT 1 FROM accounts WHERE id = ?1) \
              ON CONFLICT (key) DO UPDATE SET used = max(used, excluded.used)",
         );
         put.bind(key.as_str()).bind(nanos(*at)?).execute(&mut *connection).await?;

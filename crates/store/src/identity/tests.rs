@@ -161,7 +161,15 @@ fn stored_account(n: u8) -> StoredAccount {
                 active: !n.is_multiple_of(5),
                 ..UserProfile::new(&name)
             };
-            AccountRecord::User(UserRecord { id, org, profile, version, created, changed, removed })
+            let by_token = n.is_multiple_of(7);
+            let user = UserRecord {
+                version,
+                changed,
+                removed,
+                by_token,
+                ..UserRecord::new(id, org, profile, created)
+            };
+            AccountRecord::User(user)
         }
         AccountKind::ServiceAccount => {
             let (project, active) = (project_record(n).id, !n.is_multiple_of(5));
@@ -443,9 +451,8 @@ fn an_older_file_takes_accounts_and_programs_that_do_not_know_them_refuse_it_fro
     assert_eq!(version(), 1, "there is no account: older programs may read the file");
     let store = SqliteKeyStore::open(&path).unwrap();
     let profile = UserProfile::new("ann");
-    let (created, changed) = (UnixNanos::new(5), UnixNanos::new(5));
     let id = AccountId::new("usr_1").unwrap();
-    let user = UserRecord { id, org: anywhere.id, profile, version: 1, created, changed, removed: None };
+    let user = UserRecord::new(id, anywhere.id, profile, UnixNanos::new(5));
     let account = StoredAccount { hash: None, record: AccountRecord::User(user) };
     headrace_identity::AccountStore::put_account(&store, &account, &entry(2)).unwrap();
     drop(store);
