@@ -23,7 +23,7 @@ mod sign_in_providers;
 mod token;
 
 pub use authenticator::{KeyWait, ShownCertificate, TokenAuthenticator};
-pub use certificate_users::{CertificateRule, CertificateUsers};
+pub use certificate_users::{CertificateHolder, CertificateRule, CertificateUsers};
 pub use code_exchange::{CodeRequest, ProviderClient};
 pub use config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig, JwtConfigError};
 pub use documents::{DocumentError, DocumentFuture, DocumentSource, FetchedDocument};

@@ -68,6 +68,10 @@ pub enum TokenRefusal {
     },
     /// The token is valid, and its user is not active here.
     InactiveUser,
+    /// The certificate is valid, and its service account is not active here.
+    InactiveAccount,
+    /// The token is valid, and its user has no record here, which its issuer needs.
+    UnknownUser,
     /// A rule matches, and its organisation or project does not exist here, or they do not belong together.
     NoProject {
         /// The claim that names it. `None` if the rule itself does.
@@ -128,6 +132,12 @@ impl fmt::Display for TokenRefusal {
             }
             Self::InactiveUser => f.write_str(
                 "The JWT is valid, and its user is not active on this server. Ask the operator to activate the user.",
+            ),
+            Self::InactiveAccount => f.write_str(
+                "The client certificate is valid, and its service account is not active on this server. Ask the operator to activate the service account.",
+            ),
+            Self::UnknownUser => f.write_str(
+                "The JWT is valid, and its user has no record on this server, which its issuer needs (`unknown_users = \"refuse\"`). Ask the operator to create the user.",
             ),
             Self::NoProject { claim: Some(claim) } => write!(
                 f,

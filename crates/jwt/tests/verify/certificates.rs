@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use headrace_domain::{OrgId, ProjectId};
-use headrace_identity::{ModelAccess, RateLimits};
-use headrace_jwt::{CertificateRule, CertificateUsers, ShownCertificate, TokenRefusal};
+use headrace_identity::{KeyEnd, ModelAccess, RateLimits};
+use headrace_jwt::{CertificateHolder, CertificateRule, CertificateUsers, ShownCertificate, TokenRefusal};
 use serde_json::{Value, json};
 
 use crate::provider::{START, SigningKey, World, claims_with, directory, issuer, rule};
@@ -65,7 +65,7 @@ fn certificate_rule(name: &str, project: &str) -> CertificateRule {
     CertificateRule {
         names: vec![name.to_owned()],
         org: None,
-        project: ProjectId::new(project).unwrap(),
+        holder: CertificateHolder::Project(ProjectId::new(project).unwrap()),
         models: ModelAccess::All,
         limits: RateLimits::default(),
     }
@@ -98,4 +98,48 @@ fn a_name_of_a_certificate_leads_to_its_project() {
         assert!(matches!(find(&[name]), Some(Err(TokenRefusal::NoProject { claim: None }))), "{name}");
     }
     assert!(find(&["spiffe://acme/agent"]).is_none(), "the rules were replaced");
+}
+
+#[test]
+fn a_name_of_a_certificate_leads_to_its_service_account_while_that_is_active() {
+    let directory = directory();
+    let account = |project: &str, name: &str| {
+        let project = ProjectId::new(project).unwrap();
+        directory.create_service_account(project, name, "test", START).unwrap()
+    };
+    let (ci, _) = (account("lab", "ci"), account("lab", "deploy"));
+    account("theirs", "deploy");
+    let rule = |name: &str, account: &str, org: Option<&str>| CertificateRule {
+        holder: CertificateHolder::ServiceAccount(account.to_owned()),
+        org: org.map(|org| OrgId::new(org).unwrap()),
+        ..certificate_rule(name, "lab")
+    };
+    let rules = [
+        rule("spiffe://acme/ci", "ci", Some("acme")),
+        rule("dns:ci.example.com", ci.id.as_str(), None),
+        rule("a:both", "deploy", None),
+        rule("a:one", "deploy", Some("acme")),
+        rule("a:none", "none", None),
+        rule("a:foreign", ci.id.as_str(), Some("other")),
+    ];
+    let users = CertificateUsers::new(&rules, std::sync::Arc::clone(&directory));
+    let find = |name: &str| users.find(&[name.to_owned()]).unwrap();
+    let [by_name, by_id] = ["spiffe://acme/ci", "dns:ci.example.com"].map(|name| find(name).unwrap());
+    assert_eq!((by_name.key.as_str(), &by_name.key), (ci.id.as_str(), &by_id.key), "they share their limits");
+    assert_eq!((by_name.name.as_str(), by_name.project.as_str()), ("ci", "lab"));
+    assert_eq!(by_name.user.as_ref().unwrap().subject.as_ref(), "spiffe://acme/ci");
+    assert_eq!(find("a:one").unwrap().org.as_str(), "acme");
+    for name in ["a:both", "a:none", "a:foreign"] {
+        assert_eq!(find(name).unwrap_err(), TokenRefusal::NoProject { claim: None }, "{name}");
+    }
+    assert_eq!(directory.key_end(&by_name.key), None);
+    directory.set_account_active(&ci.id, false, "test", START).unwrap();
+    assert_eq!(find("spiffe://acme/ci").unwrap_err(), TokenRefusal::InactiveAccount);
+    assert_eq!(directory.key_end(&by_name.key), Some(KeyEnd::Inactive), "calls in flight end");
+    assert!(!directory.is_current(&by_name, START), "no hold is taken any more");
+    directory.set_account_active(&ci.id, true, "test", START).unwrap();
+    assert!(find("dns:ci.example.com").is_ok());
+    directory.remove_account(&ci.id, "test", START).unwrap();
+    assert_eq!(find("dns:ci.example.com").unwrap_err(), TokenRefusal::NoProject { claim: None });
+    assert_eq!(directory.key_end(&by_name.key), Some(KeyEnd::Inactive));
 }
