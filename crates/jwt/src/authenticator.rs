@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use headrace_domain::{Clock, UnixNanos};
-use headrace_identity::{Directory, IdentityError, Principal};
+use headrace_identity::{Directory, FirstToken, IdentityError, Principal, UserGrant, UserLogin};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::TokenRefusal;
-use crate::cache::{CachedToken, TokenCache};
+use crate::cache::{CachedToken, TokenCache, VerifiedUser};
 use crate::claims::check_claims;
-use crate::config::IssuerConfig;
+use crate::config::{IssuerConfig, UnknownUsers};
 use crate::documents::DocumentSource;
 use crate::issuer::IssuerKeys;
-use crate::mapping::{MappedGrant, map_claims};
+use crate::mapping::{MappedGrant, display_name, map_claims};
 use crate::token::UnverifiedToken;
 
 /// How long a verified token is not verified again, in nanoseconds.
@@ -136,9 +136,10 @@ impl TokenAuthenticator {
             if found.version == version {
                 return Ok(found.principal);
             }
-            let principal = self.directory.user_principal(&found.grant);
-            let principal = Arc::new(principal.map_err(|error| no_principal(&error, None))?);
-            let renewed = CachedToken { principal: Arc::clone(&principal), version, ..found };
+            let VerifiedUser { grant, display_name, unknown_users, .. } = found.user.as_ref();
+            let verified = (grant.clone(), display_name.clone(), *unknown_users);
+            let (user, principal) = self.principal_of(verified, None, now)?;
+            let renewed = CachedToken { principal: Arc::clone(&principal), version, user, ..found };
             trusted.cache.put(token, renewed, now);
             return Ok(principal);
         }
@@ -149,21 +150,40 @@ impl TokenAuthenticator {
         let checked = check_claims(&parsed.claims, &issuer.config, now)?;
         shown.check(checked.bound_to.as_ref())?;
         let MappedGrant { grant, project_claim } = map_claims(&issuer.config, &parsed.claims, &checked)?;
-        let principal = self.directory.user_principal(&grant);
-        let principal = Arc::new(principal.map_err(|error| no_principal(&error, project_claim))?);
+        let verified = (grant, display_name(&parsed.claims), issuer.config.unknown_users);
+        let (user, principal) = self.principal_of(verified, project_claim, now)?;
         let until = checked.expires.min(UnixNanos::new(now.get().saturating_add(VERIFIED_FOR_NS)));
         if now < until {
-            let bound_to = checked.bound_to;
-            let verified = CachedToken {
-                until,
-                bound_to,
-                grant: Arc::new(grant),
-                principal: Arc::clone(&principal),
-                version,
-            };
-            trusted.cache.put(token, verified, now);
+            let (bound_to, principal) = (checked.bound_to, Arc::clone(&principal));
+            trusted.cache.put(token, CachedToken { until, bound_to, user, principal, version }, now);
         }
         Ok(principal)
+    }
+
+    /// Returns the principal of a verified token's user, and records the use. A user without a record is noted, accepted or
+    /// refused, as the issuer's settings say. `claim` is the claim that named the project.
+    fn principal_of(
+        &self,
+        (grant, display_name, unknown_users): (UserGrant, Option<String>, UnknownUsers),
+        claim: Option<String>,
+        now: UnixNanos,
+    ) -> Result<(Arc<VerifiedUser>, Arc<Principal>), TokenRefusal> {
+        let principal = self.directory.user_principal(&grant).map_err(|error| no_principal(&error, claim))?;
+        let used = self.directory.token_use(&principal.key);
+        match (&used, unknown_users) {
+            (Some(used), _) => used.record(now),
+            (None, UnknownUsers::Refuse) => return Err(TokenRefusal::UnknownUser),
+            (None, UnknownUsers::Accept) => {}
+            (None, UnknownUsers::Create) => self.directory.note_first_token(&principal.key, || FirstToken {
+                org: principal.org.clone(),
+                login: UserLogin {
+                    issuer: grant.user.issuer.to_string(),
+                    subject: grant.user.subject.to_string(),
+                },
+                display_name: display_name.clone(),
+            }),
+        }
+        Ok((Arc::new(VerifiedUser { grant, display_name, unknown_users, used }), Arc::new(principal)))
     }
 
     /// Returns a future to await before [`TokenAuthenticator::authenticate`] if the token's key must be fetched. Returns

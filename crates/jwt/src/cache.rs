@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use headrace_domain::UnixNanos;
-use headrace_identity::{Principal, UserGrant};
+use headrace_identity::{Principal, TokenUse, UserGrant};
 use parking_lot::RwLock;
 use subtle::ConstantTimeEq;
+
+use crate::config::UnknownUsers;
 
 /// Number of parts, each with its own lock.
 const PARTS: usize = 16;
@@ -21,11 +23,24 @@ pub(crate) struct CachedToken {
     pub(crate) until: UnixNanos,
     /// SHA-256 of the certificate to which the token is bound.
     pub(crate) bound_to: Option<[u8; 32]>,
-    /// What the token grants.
-    pub(crate) grant: Arc<UserGrant>,
+    /// What the token grants, and what follows for its user's record.
+    pub(crate) user: Arc<VerifiedUser>,
     /// The principal, and the version of the directory that it was built from.
     pub(crate) principal: Arc<Principal>,
     pub(crate) version: u64,
+}
+
+/// The user of a verified token.
+#[derive(Debug)]
+pub(crate) struct VerifiedUser {
+    /// What the token grants.
+    pub(crate) grant: UserGrant,
+    /// The name for display that the token claims.
+    pub(crate) display_name: Option<String>,
+    /// What happens if the user has no record.
+    pub(crate) unknown_users: UnknownUsers,
+    /// Records the use of the token. `None` if the user has no record.
+    pub(crate) used: Option<TokenUse>,
 }
 
 /// Hash of a whole token. Two tokens with the same hash cannot be made.
@@ -66,6 +81,9 @@ impl TokenCache {
         let (hash, found) = part.get(&place)?;
         if now >= found.until || !bool::from(hash.ct_eq(blake3::hash(token.as_bytes()).as_bytes())) {
             return None;
+        }
+        if let Some(used) = &found.user.used {
+            used.record(now);
         }
         Some(found.clone())
     }
@@ -132,7 +150,9 @@ mod tests {
         let (models, limits) = (ModelAccess::All, RateLimits::default());
         let grant = UserGrant { user, org: None, project, models, limits, expires: NOW };
         let (until, principal) = (UnixNanos::new(until), Arc::new(principal));
-        CachedToken { until, bound_to: None, grant: Arc::new(grant), principal, version: 0 }
+        let user =
+            VerifiedUser { grant, display_name: None, unknown_users: UnknownUsers::Accept, used: None };
+        CachedToken { until, bound_to: None, user: Arc::new(user), principal, version: 0 }
     }
 
     #[test]

@@ -21,10 +21,24 @@ pub struct IssuerConfig {
     pub audience_claims: Vec<String>,
     /// How long keys are used after they were last fetched.
     pub max_key_age: Duration,
+    /// What happens to the token of a user without a record.
+    pub unknown_users: UnknownUsers,
     /// PEM text of further certificate authorities for connections to the provider.
     pub extra_roots_pem: Option<Vec<u8>>,
     /// Rules from claims to access. The first that matches decides.
     pub rules: Vec<AccessRule>,
+}
+
+/// What happens to the token of a user without a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownUsers {
+    /// The token is accepted, and the user gets a record soon.
+    #[default]
+    Create,
+    /// The token is accepted, and the user gets no record.
+    Accept,
+    /// The token is refused.
+    Refuse,
 }
 
 /// A rule from claims to access.

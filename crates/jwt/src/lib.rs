@@ -25,7 +25,7 @@ mod token;
 pub use authenticator::{KeyWait, ShownCertificate, TokenAuthenticator};
 pub use certificate_users::{CertificateHolder, CertificateRule, CertificateUsers};
 pub use code_exchange::{CodeRequest, ProviderClient};
-pub use config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig, JwtConfigError};
+pub use config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig, JwtConfigError, UnknownUsers};
 pub use documents::{DocumentError, DocumentFuture, DocumentSource, FetchedDocument};
 pub use http_documents::HttpDocuments;
 pub use refusal::TokenRefusal;

@@ -14,6 +14,8 @@ use crate::config::{AccessRule, ClaimCondition, GrantValue, IssuerConfig};
 
 /// Longest role in bytes.
 const MAX_ROLE_BYTES: usize = 64;
+/// Longest name for display, in bytes.
+const MAX_DISPLAY_NAME_BYTES: usize = 256;
 /// Maximum number of claim names in a refusal.
 const MAX_NAMED_CLAIMS: usize = 32;
 /// Longest name of a claim in a refusal, in bytes.
@@ -62,6 +64,17 @@ pub(crate) fn map_claims(
         expires: UnixNanos::new(checked.expires.get().saturating_add(LEEWAY_SECONDS * 1_000_000_000)),
     };
     Ok(MappedGrant { grant, project_claim })
+}
+
+/// The name for display of a token's user: the first claim of `name`, `preferred_username` and `email` that is a text of
+/// 1 to 256 bytes without control characters. It decides nothing.
+pub(crate) fn display_name(claims: &Map<String, Value>) -> Option<String> {
+    let texts =
+        ["name", "preferred_username", "email"].into_iter().filter_map(|claim| claims.get(claim)?.as_str());
+    let is_fit = |text: &&str| {
+        !text.trim().is_empty() && text.len() <= MAX_DISPLAY_NAME_BYTES && !text.chars().any(char::is_control)
+    };
+    texts.into_iter().find(is_fit).map(str::to_owned)
 }
 
 /// A rule whose conditions hold, with its values from the claims.

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::claims::check_claims;
 use crate::code_exchange::{CodeAnswer, CodeForm, ProviderClient};
-use crate::config::IssuerConfig;
+use crate::config::{IssuerConfig, UnknownUsers};
 use crate::discovery::DiscoveryDocument;
 use crate::documents::DocumentSource;
 use crate::issuer::IssuerKeys;
@@ -108,6 +108,7 @@ impl SignInProvider {
             audiences: vec![config.client_id.clone()],
             audience_claims: vec!["aud".to_owned()],
             max_key_age: MAX_KEY_AGE,
+            unknown_users: UnknownUsers::Accept,
             extra_roots_pem: None,
             rules: Vec::new(),
         };

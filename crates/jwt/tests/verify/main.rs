@@ -4,6 +4,7 @@
 
 mod bad_tokens;
 mod certificates;
+mod first_sight;
 mod keys;
 mod provider;
 mod rules;

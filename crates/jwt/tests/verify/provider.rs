@@ -17,7 +17,7 @@ use headrace_domain::{Clock, ManualClock, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, ModelAccess, RateLimits};
 use headrace_jwt::{
     AccessRule, DocumentError, DocumentFuture, DocumentSource, FetchedDocument, GrantValue, IssuerConfig,
-    TokenAuthenticator,
+    TokenAuthenticator, UnknownUsers,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -209,6 +209,7 @@ pub(crate) fn issuer(rules: Vec<AccessRule>) -> IssuerConfig {
         audiences: vec!["headrace".to_owned()],
         audience_claims: vec!["aud".to_owned()],
         max_key_age: Duration::from_secs(3600),
+        unknown_users: UnknownUsers::Create,
         extra_roots_pem: None,
         rules,
     };
