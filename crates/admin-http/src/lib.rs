@@ -36,6 +36,7 @@ pub use app::AdminParts;
 pub use listener::{AdminSocket, ByteStream, MAX_PORTS_TRIED, Secure, Secured};
 pub use pages::{ConsoleAsset, ConsolePages};
 pub use peers::find::PeerAnswers;
+pub use peers::search_all::{FleetSearch, OwnGateway};
 pub use peers::{GatewayPeer, GatewayPeers, PeerAccess};
 pub use router::openapi;
 pub use seams::{

@@ -14,6 +14,7 @@ use serde_json::Value;
 pub(crate) mod credential;
 pub(crate) mod find;
 pub(crate) mod merge;
+pub(crate) mod search_all;
 
 use credential::{GatewayCredential, HEADER};
 

@@ -22,8 +22,8 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    accounts, budgets, document, events, gateways, money, operators, places, playground, requests,
-    scim_credentials, served, server, session, sign_in, tiers, words,
+    accounts, budgets, document, events, gateway_list, gateways, money, operators, places, playground,
+    requests, scim_credentials, served, server, session, sign_in, tiers, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
@@ -43,6 +43,7 @@ fn routes() -> RouteList {
         .get("/sign-in/{name}", RouteRoles::Anyone, "Begin to sign in at an identity provider: leads the browser to it", sign_in::begin)
         .get("/sign-in/{name}/callback", RouteRoles::Anyone, "End of a sign-in: the provider leads the browser here", sign_in::end)
         .get("/status", VIEWERS, "The server's status", server::status)
+        .get("/gateways", VIEWERS, "Gateways that share the ledger, with their state and their load", gateway_list::list)
         .get("/operators", OWNERS, "Operators, by id", operators::list)
         .post("/operators", OWNERS, "Create an operator; the key is shown only once", operators::create)
         .delete(

@@ -7,6 +7,7 @@ pub(crate) mod document;
 pub(crate) mod events;
 pub(crate) mod gateways;
 pub(crate) mod money;
+pub(crate) mod gateway_list;
 pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod playground;

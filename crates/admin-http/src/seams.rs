@@ -342,11 +342,11 @@ pub trait CallRecords: Send + Sync {
     /// If traces cannot be read.
     fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError>;
 
-    /// The differences between two calls. `None` if one of them does not exist.
+    /// The differences between two calls, by their records ([`CallView::Record`]), which may be those of other gateways.
     ///
     /// # Errors
-    /// If traces cannot be read.
-    fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError>;
+    /// If a record cannot be read, for example that of a newer program.
+    fn compare(&self, a: &Value, b: &Value) -> Result<Value, AdminError>;
 
     /// Usage, by the filters and groups in `named`.
     ///

@@ -9,8 +9,8 @@ use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::StorageReader;
 use headrace_trace::{
-    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, encode_record, operator_json,
-    trace_name,
+    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, decode_record, encode_record,
+    operator_json, trace_name,
 };
 use headrace_wire::{named_request, named_trace};
 use serde::Serialize;
@@ -124,9 +124,9 @@ impl CallRecords for KnownCalls {
         })
     }
 
-    fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
-        let (Some(a), Some(b)) = (self.find(a)?, self.find(b)?) else { return Ok(None) };
-        to_json(&diff(&a, &b)).map(Some)
+    fn compare(&self, a: &Value, b: &Value) -> Result<Value, AdminError> {
+        let read = |record: &Value| decode_record(&record.to_string()).map_err(failed);
+        to_json(&diff(&read(a)?, &read(b)?))
     }
 
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {

@@ -52,6 +52,12 @@ impl FleetCursor {
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(text).ok()?).ok()
     }
 
+    /// The position after a page that a gateway's own search returned, at that gateway under the empty address.
+    pub(crate) fn of_own(cursor: &str) -> Option<Self> {
+        let oldest = started_at(cursor)?;
+        Some(Self { at: [(String::new(), Some(cursor.to_owned()))].into(), oldest: Some(oldest) })
+    }
+
     fn text(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }

@@ -51,11 +51,15 @@ pub(crate) struct UserView {
     active: bool,
     created: Time,
     changed: Time,
+    /// Whether the user's first token made the record, and no identity provider or operator has created the user since.
+    by_token: bool,
+    /// When a token of the user was last accepted, to the minute.
+    last_seen: Option<Time>,
 }
 
 impl UserView {
     fn of(app: &AdminApp, user: UserRecord) -> Self {
-        let UserRecord { id, org, profile, created, changed, .. } = user;
+        let UserRecord { id, org, profile, created, changed, by_token, last_seen, .. } = user;
         let groups = app.directory().groups_of_user(&id);
         Self {
             effective_role: app.directory().role_of_user(&id).map(Role::name),
@@ -71,6 +75,8 @@ impl UserView {
             active: profile.active,
             created: Time(created),
             changed: Time(changed),
+            by_token,
+            last_seen: last_seen.map(Time),
         }
     }
 }

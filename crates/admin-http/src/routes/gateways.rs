@@ -18,13 +18,18 @@ use crate::input::MAX_BODY_BYTES;
 use crate::peers::credential::HEADER;
 use crate::peers::find::{CALL, PeerAnswers};
 use crate::peers::merge::{FleetCursor, GatewayPage, MissingGateway, merge};
+use crate::peers::search_all::SEARCH;
 use crate::peers::{DEADLINE, GatewayPeer, PeerAccess, no_answer};
 use crate::problem::ApiProblem;
 use crate::routes::search::{Search, SearchAsk};
 use crate::seams::CallView;
 
-/// The path of a search. Only other gateways call it. It is not part of the admin API, as [`CALL`] is not.
-const SEARCH: &str = "/gateway/v1/search";
+/// The path of a question for the load.
+pub(super) const LOAD: &str = "/gateway/v1/load";
+
+/// All paths that other gateways call.
+#[cfg(test)]
+pub(crate) const PATHS: [&str; 3] = [SEARCH, CALL, LOAD];
 
 /// A question of another gateway for one call.
 #[derive(Debug, Deserialize)]
@@ -38,6 +43,7 @@ pub(crate) fn router(app: AdminApp) -> Router {
     Router::new()
         .route(SEARCH, post(search_here))
         .route(CALL, post(call_here))
+        .route(LOAD, post(load_here))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(app)
 }
@@ -76,6 +82,22 @@ async fn call_here(
     let view = view.ok_or_else(|| ApiProblem::form(Some("view"), "this gateway does not know this view"))?;
     let found = app.ask_calls(move |calls| calls.call(&id, view)).await??;
     Ok(Json(json!({ "found": found })))
+}
+
+async fn load_here(
+    State(app): State<AdminApp>,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Json<Value>, ApiProblem> {
+    let _: Value = asked(&app, (&headers, &uri, &body))?;
+    Ok(Json(own_load(&app)))
+}
+
+/// The load of this gateway: `in_flight` calls, and `calls_per_minute` that ended.
+pub(super) fn own_load(app: &AdminApp) -> Value {
+    let now = app.calls().now();
+    json!({ "in_flight": now["in_flight"]["total"], "calls_per_minute": now["per_minute"]["calls"] })
 }
 
 async fn own_search(app: &AdminApp, ask: SearchAsk) -> Result<Value, ApiProblem> {
@@ -130,11 +152,28 @@ pub(crate) async fn search(app: &AdminApp, ask: SearchAsk) -> Result<Value, ApiP
 /// # Errors
 /// If traces cannot be read, or no gateway that answered knows the call and others did not answer.
 pub(crate) async fn look(app: &AdminApp, id: String, view: CallView) -> Result<Option<Value>, ApiProblem> {
+    let found = find(app, id, view).await?;
+    Ok(found.map(|(found, gateway)| match gateway {
+        Some(gateway) => named(found, &gateway),
+        None => found,
+    }))
+}
+
+/// Finds a view of a call at all live gateways, with the name of the call's gateway if there can be several. `None` if no
+/// gateway knows the call.
+///
+/// # Errors
+/// As for [`look`].
+pub(crate) async fn find(
+    app: &AdminApp,
+    id: String,
+    view: CallView,
+) -> Result<Option<(Value, Option<String>)>, ApiProblem> {
     let here = id.clone();
     let found = app.ask_calls(move |calls| calls.call(&here, view)).await??;
-    let Some(access) = app.peers() else { return Ok(found) };
+    let Some(access) = app.peers() else { return Ok(found.map(|found| (found, None))) };
     if let Some(found) = found {
-        return Ok(Some(named(found, &access.peers().own().name)));
+        return Ok(Some((found, Some(access.peers().own().name))));
     }
     let there = async {
         let (peers, missing) = others(app, access).await;
@@ -147,7 +186,7 @@ pub(crate) async fn look(app: &AdminApp, id: String, view: CallView) -> Result<O
         .unwrap_or_else(|why| PeerAnswers { missing: vec![why], ..PeerAnswers::default() });
     let silent = answers.silent();
     match (answers.found, silent) {
-        (Some((found, gateway)), _) => Ok(Some(named(found, &gateway))),
+        (Some((found, gateway)), _) => Ok(Some((found, Some(gateway)))),
         (None, None) => Ok(None),
         (None, Some(silent)) => {
             let message = format!(
@@ -167,7 +206,7 @@ fn named(mut found: Value, gateway: &str) -> Value {
 }
 
 /// Reads the other live gateways.
-async fn others(app: &AdminApp, access: &PeerAccess) -> (Vec<GatewayPeer>, Vec<MissingGateway>) {
+pub(super) async fn others(app: &AdminApp, access: &PeerAccess) -> (Vec<GatewayPeer>, Vec<MissingGateway>) {
     let peers = access.peers();
     let read = app.blocking(move || peers.others()).await;
     let why = match read {
@@ -183,6 +222,6 @@ fn all_others(why: String) -> MissingGateway {
 }
 
 /// Waits for other gateways until the deadline.
-async fn within_deadline<T>(there: impl Future<Output = T>) -> Result<T, MissingGateway> {
+pub(super) async fn within_deadline<T>(there: impl Future<Output = T>) -> Result<T, MissingGateway> {
     tokio::time::timeout(DEADLINE.saturating_mul(2), there).await.map_err(|_| all_others(no_answer()))
 }

@@ -151,9 +151,26 @@ pub(crate) async fn compare(
     QueryInput(query): QueryInput<CompareQuery>,
 ) -> Result<Json<Value>, ApiProblem> {
     let CompareQuery { a, b } = query;
-    check_call(&app, &who, &a).await?;
-    check_call(&app, &who, &b).await?;
-    ask(&app, move |calls| calls.compare(&a, &b)).await?.map(Json).ok_or_else(gone)
+    let (a, b) = tokio::join!(record(&app, &who, a), record(&app, &who, b));
+    let ((a, a_ran), (b, b_ran)) = (a?, b?);
+    let mut compared = ask(&app, move |calls| calls.compare(&a, &b)).await?;
+    if let (Some(a_ran), Some(b_ran), Value::Object(fields)) = (a_ran, b_ran, &mut compared) {
+        fields.insert("gateways".to_owned(), serde_json::json!({ "a": a_ran, "b": b_ran }));
+    }
+    Ok(Json(compared))
+}
+
+/// The record of a call that the operator may see, from the gateway that answered the call, with the gateway's name.
+async fn record(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    id: String,
+) -> Result<(Value, Option<String>), ApiProblem> {
+    let found = gateways::find(app, id, CallView::Record).await?.ok_or_else(gone)?;
+    match &who.operator.org {
+        Some(org) if found.0["org"] != org.as_str() => Err(gone()),
+        _ => Ok(found),
+    }
 }
 
 pub(crate) async fn usage(

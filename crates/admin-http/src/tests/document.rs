@@ -22,6 +22,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("GET /audit", "oa"),
     ("GET /cache", "oabdv"),
     ("GET /checkpoints", "oa"),
+    ("GET /gateways", "oabdv"),
     ("GET /checkpoints/{name}/inspect", "oa"),
     ("GET /credit", "oabOAB"),
     ("GET /events", "oabdv"),
@@ -251,7 +252,7 @@ macro_rules! commands {
 }
 
 commands! {
-    Status => "GET /status" | "GET /ledger/totals";
+    Status => "GET /status" | "GET /ledger/totals" | "GET /gateways";
     Now => "GET /now" | "GET /events";
     RecentCalls => "GET /requests";
     Reload => "POST /reload";
