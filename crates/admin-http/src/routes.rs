@@ -2,12 +2,14 @@
 //! may call it.
 
 pub(crate) mod accounts;
+mod audit_scope;
+pub(crate) mod budget_scope;
 pub(crate) mod budgets;
 pub(crate) mod document;
 pub(crate) mod events;
+pub(crate) mod gateway_list;
 pub(crate) mod gateways;
 pub(crate) mod money;
-pub(crate) mod gateway_list;
 pub(crate) mod operators;
 pub(crate) mod places;
 pub(crate) mod playground;

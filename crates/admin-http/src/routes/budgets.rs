@@ -15,7 +15,7 @@ use crate::app::{AdminApp, unexpected};
 use crate::input::{JsonBody, PathName, QueryInput};
 use crate::page::{PageQuery, RowPage};
 use crate::problem::ApiProblem;
-use crate::routes::ById;
+use crate::routes::{ById, budget_scope};
 use crate::values::{Name, Time};
 use crate::who::AuthenticatedOperator;
 
@@ -269,28 +269,40 @@ impl NewBudgetRule {
     }
 }
 
+async fn rules(app: &AdminApp, who: &AuthenticatedOperator) -> Result<Vec<BudgetRuleView>, ApiProblem> {
+    match app.run(who, AdminCommand::Budgets { act: BudgetAct::List }).await? {
+        AdminReply::Budgets(budgets) => Ok(budgets),
+        other => Err(unexpected(other)),
+    }
+}
+
 pub(crate) async fn list(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     QueryInput(query): QueryInput<PageQuery>,
 ) -> Result<Json<RowPage<BudgetRuleShown>>, ApiProblem> {
-    match app.run(&who, AdminCommand::Budgets { act: BudgetAct::List }).await? {
-        AdminReply::Budgets(budgets) => {
-            let budgets = budgets.into_iter().map(BudgetRuleShown::from);
-            Ok(Json(RowPage::by(budgets, query.limit, query.cursor.as_deref(), |of| of.name.clone())))
-        }
-        other => Err(unexpected(other)),
-    }
+    let within = |of: BudgetRuleView| match &who.operator.org {
+        Some(org) => budget_scope::rule_within(app.directory(), org, of),
+        None => Some(of),
+    };
+    let budgets = rules(&app, &who).await?.into_iter().filter_map(within).map(BudgetRuleShown::from);
+    Ok(Json(RowPage::by(budgets, query.limit, query.cursor.as_deref(), |of| of.name.clone())))
 }
 
 pub(crate) async fn alerts(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
 ) -> Result<Json<Vec<BudgetAlertShown>>, ApiProblem> {
-    match app.run(&who, AdminCommand::Budgets { act: BudgetAct::Alerts }).await? {
-        AdminReply::BudgetAlerts(alerts) => Ok(Json(alerts.into_iter().map(Into::into).collect())),
-        other => Err(unexpected(other)),
-    }
+    let alerts = match app.run(&who, AdminCommand::Budgets { act: BudgetAct::Alerts }).await? {
+        AdminReply::BudgetAlerts(alerts) => alerts,
+        other => return Err(unexpected(other)),
+    };
+    let Some(org) = &who.operator.org else {
+        return Ok(Json(alerts.into_iter().map(Into::into).collect()));
+    };
+    let rules = rules(&app, &who).await?;
+    let is_own = |alert: &BudgetAlertView| budget_scope::is_alert_of(app.directory(), org, &rules, alert);
+    Ok(Json(alerts.into_iter().filter(is_own).map(Into::into).collect()))
 }
 
 pub(crate) async fn set(

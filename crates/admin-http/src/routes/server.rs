@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use headrace_admin::{AdminCommand, AdminReply, AuditView, ServerStatus};
+use headrace_domain::OrgId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,6 +12,7 @@ use crate::app::{AdminApp, unexpected};
 use crate::input::QueryInput;
 use crate::page::{PageQuery, RowPage, rows};
 use crate::problem::ApiProblem;
+use crate::routes::audit_scope::is_row_of;
 use crate::routes::bad_cursor;
 use crate::routes::money::Totals;
 use crate::seams::SettingInForce;
@@ -19,6 +21,10 @@ use crate::who::AuthenticatedOperator;
 
 /// Maximum period of a shadow comparison, in hours.
 const MAX_SHADOW_HOURS: u32 = 24 * 31;
+
+/// Rows of the audit log that are read at once for an operator of one organisation, and how often for one page.
+const AUDIT_ROWS_READ: u32 = 500;
+const MAX_AUDIT_READS: usize = 8;
 
 /// The status of the server.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -171,6 +177,9 @@ pub(crate) async fn audit(
 ) -> Result<Json<RowPage<AuditShown>>, ApiProblem> {
     let before = query.cursor.as_deref().map(str::parse).transpose().map_err(|_| bad_cursor())?;
     let most = rows(query.limit);
+    if let Some(org) = who.operator.org.clone() {
+        return audit_of(&app, &who, &org, before, most).await.map(Json);
+    }
     let last = u32::try_from(most).unwrap_or(u32::MAX);
     match app.run(&who, AdminCommand::ShowAudit { last, before }).await? {
         AdminReply::Audit(rows) => {
@@ -182,4 +191,35 @@ pub(crate) async fn audit(
         }
         other => Err(unexpected(other)),
     }
+}
+
+/// The rows about an organisation, newest first. Reads a bounded number of rows, so a page may be short.
+async fn audit_of(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    org: &OrgId,
+    mut before: Option<u64>,
+    most: usize,
+) -> Result<RowPage<AuditShown>, ApiProblem> {
+    let mut data = Vec::new();
+    for _ in 0..MAX_AUDIT_READS {
+        let read = AdminCommand::ShowAudit { last: AUDIT_ROWS_READ, before };
+        let AdminReply::Audit(rows) = app.run(who, read).await? else {
+            return Err(ApiProblem::internal("the command answered with something else"));
+        };
+        let oldest = rows.iter().map(|row| row.seq).min();
+        for row in rows.into_iter().rev().filter(|row| is_row_of(app, org, row)) {
+            if data.len() == most {
+                let next = data.last().map(|row: &AuditShown| row.seq.to_string());
+                return Ok(RowPage { data, next });
+            }
+            data.push(row.into());
+        }
+        // Rows are numbered from 1.
+        match oldest.filter(|oldest| *oldest > 1) {
+            Some(oldest) => before = Some(oldest),
+            None => return Ok(RowPage { data, next: None }),
+        }
+    }
+    Ok(RowPage { data, next: before.map(|before| before.to_string()) })
 }

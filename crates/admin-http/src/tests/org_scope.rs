@@ -194,3 +194,151 @@ async fn no_operator_gives_a_role_that_is_more_powerful_than_its_own() {
     let tier = world.call(Method::POST, "/admin/v1/keys", &headers, tier).await;
     assert_eq!((tier.status.as_u16(), tier.code()), (403, "role"));
 }
+
+#[tokio::test]
+async fn budgets_and_their_counters_are_those_of_the_organisation() {
+    use headrace_admin::{BudgetAlertView, BudgetCounterView, BudgetRuleView};
+    use headrace_ledger::{BudgetMeasure, BudgetOrigin, BudgetRule, BudgetScope, BudgetWindow};
+
+    use crate::routes::budget_scope::{is_alert_of, rule_within};
+
+    let world = TestWorld::new();
+    let other = other_org(&world).await;
+    let made = json!({ "project": "p", "name": "k" });
+    let key = world.by(Role::Owner, Method::POST, "/keys", made).await.body["key"]["id"].clone();
+    let key = key.as_str().unwrap();
+    let (directory, org) = (&world.parts.directory, OrgId::new("o").unwrap());
+    let rule = |scope, of: Option<&str>, subject: Option<&str>| BudgetRule {
+        name: "b".parse().unwrap(),
+        scope,
+        org: of.map(|of| OrgId::new(of).unwrap()),
+        subject: subject.map(Into::into),
+        tier: None,
+        window: BudgetWindow::Day,
+        zone: "UTC".into(),
+        measure: BudgetMeasure::Requests,
+        limit: 9,
+        is_hard: true,
+        thresholds: Vec::new(),
+        origin: BudgetOrigin::Operator,
+    };
+    let counter = |subject: &str| BudgetCounterView {
+        subject: subject.to_owned(),
+        used: 1,
+        reserved: 0,
+        left: 8,
+        resets: None,
+        alerted: Vec::new(),
+    };
+    // A rule, the subjects of its counters, and those that the organisation sees. `None` if it does not see the rule.
+    let foreign = other.key.as_str();
+    let rows: [(BudgetRule, Vec<&str>, Option<Vec<&str>>); 11] = [
+        (rule(BudgetScope::Org, None, None), vec!["o", "other"], Some(vec!["o"])),
+        (rule(BudgetScope::Org, None, Some("other")), vec!["other"], None),
+        (rule(BudgetScope::Org, Some("other"), None), vec!["other"], None),
+        (rule(BudgetScope::Project, None, None), vec!["app", "p", "gone"], Some(vec!["p"])),
+        (rule(BudgetScope::Project, None, Some("app")), vec!["app"], None),
+        (rule(BudgetScope::Key, None, None), vec![foreign, key, "key_gone"], Some(vec![key])),
+        (rule(BudgetScope::Key, None, Some(foreign)), vec![foreign], None),
+        (rule(BudgetScope::User, None, None), vec!["user_unknown"], Some(vec![])),
+        (rule(BudgetScope::User, Some("o"), None), vec!["user_unknown"], Some(vec!["user_unknown"])),
+        (rule(BudgetScope::Model, None, None), vec!["o/m", "other/m", "other/o/m"], Some(vec!["o/m"])),
+        (rule(BudgetScope::Model, None, Some("m")), vec!["other/m"], Some(vec![])),
+    ];
+    for (rule, subjects, expected) in rows {
+        let counters = subjects.iter().map(|subject| counter(subject)).collect();
+        let of = BudgetRuleView { rule: rule.clone(), raise: None, limit: 9, counters };
+        let seen = rule_within(directory, &org, of.clone());
+        let seen = seen.map(|of| of.counters.into_iter().map(|of| of.subject).collect::<Vec<_>>());
+        let expected: Option<Vec<String>> = expected.map(|all| all.into_iter().map(str::to_owned).collect());
+        assert_eq!(seen, expected, "{rule:?}");
+        for subject in subjects {
+            let alert = BudgetAlertView {
+                at: NOW,
+                name: rule.name.clone(),
+                subject: subject.to_owned(),
+                percent: 100,
+                used: 9,
+                limit: 9,
+                measure: None,
+                resets: None,
+            };
+            let is_seen = expected.as_ref().is_some_and(|seen| seen.contains(&alert.subject));
+            assert_eq!(is_alert_of(directory, &org, std::slice::from_ref(&of), &alert), is_seen, "{subject}");
+            assert!(!is_alert_of(directory, &org, &[], &alert), "a rule that was removed");
+        }
+    }
+    // Over HTTP: the rule of another organisation is not listed.
+    for (name, org) in [("all", Value::Null), ("own", json!("o")), ("theirs", json!("other"))] {
+        let rule =
+            json!({ "scope": "project", "window": "day", "measure": "requests", "limit": "5", "org": org });
+        let set = world.by(Role::Billing, Method::PUT, &format!("/budgets/{name}"), rule).await;
+        assert!(set.status.is_success(), "{set:?}");
+    }
+    let bearer = format!("Bearer {}", world.org_operator(Role::Billing));
+    let headers = [("authorization", bearer.as_str())];
+    let listed = world.call(Method::GET, "/admin/v1/budgets", &headers, Value::Null).await;
+    let names: Vec<_> =
+        listed.body["data"].as_array().unwrap().iter().map(|row| row["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["all", "own"], "{listed:?}");
+    let alerts = world.call(Method::GET, "/admin/v1/budget-alerts", &headers, Value::Null).await;
+    assert_eq!((alerts.status.as_u16(), alerts.body), (200, json!([])));
+    let removed = world.call(Method::DELETE, "/admin/v1/budgets/own", &headers, Value::Null).await;
+    assert_eq!(removed.status.as_u16(), 403, "operators of one organisation change no rules");
+}
+
+#[tokio::test]
+async fn the_audit_log_shows_the_rows_of_the_organisation() {
+    let world = TestWorld::new();
+    let other = other_org(&world).await;
+    let by = |path: &str, body: Value| {
+        let path = path.to_owned();
+        let world = &world;
+        async move { world.by(Role::Owner, Method::POST, &path, body).await }
+    };
+    let key = by("/keys", json!({ "project": "p", "name": "k" })).await.body["key"]["id"].clone();
+    let user = by("/users", json!({ "org": "o", "name": "ann" })).await.body["id"].clone();
+    let path = format!("/users/{}", user.as_str().unwrap());
+    assert!(world.by(Role::Owner, Method::DELETE, &path, Value::Null).await.status.is_success());
+    by("/projects/p/credit", json!({ "amount": "5", "kind": "paid", "reference": "r" })).await;
+    by("/projects/app/credit", json!({ "amount": "5", "kind": "paid", "reference": "r" })).await;
+    let bearer = format!("Bearer {}", world.org_operator(Role::Admin));
+    let headers = [("authorization", bearer.as_str())];
+    let page = async |query: &str| {
+        let path = format!("/admin/v1/audit{query}");
+        let answer = world.call(Method::GET, &path, &headers, Value::Null).await;
+        assert_eq!(answer.status.as_u16(), 200, "{answer:?}");
+        answer.body
+    };
+    let whole = page("").await;
+    let rows = |page: &Value| -> Vec<(String, String)> {
+        let text = |row: &Value, field: &str| row[field].as_str().unwrap().to_owned();
+        let rows = page["data"].as_array().unwrap();
+        rows.iter().map(|row| (text(row, "act"), text(row, "subject"))).collect()
+    };
+    let acts: Vec<_> = rows(&whole).into_iter().map(|(act, _)| act).collect();
+    let expected = [
+        "operator.create",
+        "credit.grant",
+        "user.remove",
+        "user.create",
+        "key.create",
+        "project.create",
+        "org.create",
+    ];
+    assert_eq!(acts, expected, "{whole}");
+    let text = whole.to_string();
+    for foreign in [&other.key, &other.user, &other.account, &other.operator, &other.scim] {
+        assert!(!text.contains(foreign.as_str()), "{foreign} in {text}");
+    }
+    assert!(text.contains(key.as_str().unwrap()) && !text.contains("\"other\"") && !text.contains("\"app\""));
+    // Page by page.
+    let (mut read, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let part = page(&format!("?limit=2{cursor}")).await;
+        read.extend(rows(&part));
+        let Some(next) = part["next"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(read, rows(&whole));
+}
