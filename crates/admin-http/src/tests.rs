@@ -38,6 +38,7 @@ mod accounts;
 mod acts;
 mod budgets;
 mod document;
+mod matrix;
 mod org_scope;
 mod plays;
 mod scim;
