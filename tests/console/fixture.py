@@ -115,6 +115,15 @@ def user_row(at, name, org="acme", email=None, role=None):
     return {"id": f"usr_{at}", "org": org, "name": name, "display_name": None, "email": email, "external_id": None, "login": None, "role": role, "effective_role": role, "groups": [HOSTILE], "active": True, "created": stamp(9e5), "changed": stamp(9e5)}
 
 
+def budget_row(name, scope="org", measure="dollars", window="month", limit="25.00", hard=True, from_settings=False, **more):
+    """A budget rule with one counter, which is used up to 80 %."""
+    used = f"{float(limit) * 0.8:.2f}" if measure == "dollars" else str(int(limit) * 8 // 10)
+    left = f"{float(limit) * 0.2:.2f}" if measure == "dollars" else str(int(limit) * 2 // 10)
+    counter = {"subject": HOSTILE, "used": used, "reserved": "0", "left": left, "resets": None if window == "total" else stamp(-9e4), "alerted": [80]}
+    row = {"name": name, "scope": scope, "org": None, "subject": None, "tier": None, "window": window, "zone": "Europe/Berlin", "measure": measure, "limit": limit, "limit_now": limit, "raised_until": None, "hard": hard, "thresholds": [80, 100], "from_settings": from_settings}
+    return {**row, **{key: value for key, value in more.items() if key in row}, "counters": [counter]}
+
+
 class Books:
     """What the canned answers remember, so that a test can count."""
 
@@ -126,6 +135,8 @@ class Books:
         self.users = [user_row(at, name) for at, name in enumerate(["ann", HOSTILE])]
         self.tiers = [{"name": "basic", "models": ["headrace-demo"], "max_context_tokens": 8192, "max_output_tokens": None, "reasoning": False, "limits": LIMITS, "created": stamp(9e5)}]
         self.assigned = []
+        self.budgets = [budget_row("monthly"), budget_row(HOSTILE, scope="key", measure="requests", window="day", limit="1000", hard=False, from_settings=True)]
+        self.raises = []
         self.signed_in = False
         self.broken = set()
         self.projects = []
@@ -152,9 +163,9 @@ def page(rows, query, default=100):
     return {"data": rows[start:last], "next": str(last) if last < len(rows) else None}
 
 
-MAY = [line.strip() for line in """GET /status|GET /now|GET /events|GET /requests|GET /requests/{id}|GET /requests/{id}/explain|GET /requests/{id}/beside|GET /requests/{id}/cost|GET /requests/compare|GET /cache|GET /usage|GET /models|GET /prices|GET /routes|GET /upstreams|GET /orgs
+MAY = [line.strip() for line in """GET /status|GET /now|GET /gateways|GET /events|GET /requests|GET /requests/{id}|GET /requests/{id}/explain|GET /requests/{id}/beside|GET /requests/{id}/cost|GET /requests/compare|GET /cache|GET /usage|GET /models|GET /prices|GET /routes|GET /upstreams|GET /orgs
 |GET /projects|GET /keys""".split("|")]
-MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
+MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|GET /budgets|GET /budget-alerts|PUT /budgets/{id}|DELETE /budgets/{id}|POST /budgets/{id}/raise|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
 |POST /projects/{id}/credit|PUT /projects/{id}/budget|GET /ledger/totals|POST /ledger/verify|GET /holds|GET /margin|GET /statement|GET /shadow|GET /audit|GET /settings|POST /reload|POST /routes/{name}/resume|POST /upstreams/{name}/drain|POST /upstreams/{name}/resume
 |POST /upstreams/{name}/probe|POST /playground/chat/completions|POST /playground/tokenize|POST /models/{name}/render|POST /models/{name}/tokenize|GET /models/{name}/doctor""".split("|")]
 
@@ -307,6 +318,43 @@ def get_groups(asked):
 @routes("GET", "scim")
 def get_scim(asked):
     return page([{"id": "scim_1", "org": "acme", "hint": "wxyz", "issuer": HOSTILE, "created": stamp(9e5), "revoked": None}], asked.query)
+
+
+@routes("GET", "budgets")
+def get_budgets(asked):
+    return page(BOOKS.budgets, asked.query)
+
+
+@routes("GET", "budget-alerts")
+def get_budget_alerts(_):
+    return [{"at": stamp(3600), "budget": "monthly", "subject": HOSTILE, "percent": percent, "used": "20.00", "limit": "25.00", "resets": stamp(-9e4)} for percent in [100, 80]]
+
+
+@routes("PUT", "budgets/([^/]+)")
+def put_budget(asked, name):
+    BOOKS.budgets = [row for row in BOOKS.budgets if row["name"] != name]
+    BOOKS.budgets.append(budget_row(name, **asked.body))
+    return BOOKS.budgets[-1]
+
+
+@routes("DELETE", "budgets/([^/]+)")
+def delete_budget(asked, name):
+    BOOKS.budgets = [row for row in BOOKS.budgets if row["name"] != name]
+    return 204, None
+
+
+@routes("POST", "budgets/([^/]+)/raise")
+def raise_budget(asked, name):
+    BOOKS.raises.append((name, asked.body))
+    row = next(row for row in BOOKS.budgets if row["name"] == name)
+    row.update(limit_now=asked.body["limit"], raised_until=stamp(-asked.body["seconds"]))
+    return row
+
+
+@routes("GET", "gateways")
+def get_gateways(_):
+    seen = [("north", True, "live", 4, 60, 0.6, None), ("south", False, "live", None, None, None, f"no answer within 2 s {HOSTILE}"), (HOSTILE, False, "dead", None, None, None, None), ("west", False, "live", 0, 40, 0.4, None)]
+    return {"data": [{"name": name, "is_this": is_this, "state": state, "version": "0.2.0", "joined": stamp(9e4), "seen": stamp(90 if state == "dead" else 1), "in_flight": in_flight, "calls_per_minute": calls, "share": share, "silent": silent} for name, is_this, state, in_flight, calls, share, silent in seen]}
 
 
 @routes("GET", "tiers")

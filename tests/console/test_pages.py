@@ -12,7 +12,7 @@ from conftest import PAGES, ROOT, WIDTHS
 from fixture import HOSTILE, ROWS
 
 REQUEST = "requests/req_00000000000000000000000000000006"
-MORE = ["prompt?tab=tokenize", "prompt?tab=doctor", REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators", "users?tab=service-accounts", "users?tab=groups", "users?tab=scim",
+MORE = ["prompt?tab=tokenize", "prompt?tab=doctor", REQUEST, "requests/compare?a=req_00000000000000000000000000000006&b=req_0000000000000000000000000000000c", "keys?tab=projects", "keys?tab=orgs", "keys?tab=operators", "users?tab=service-accounts", "users?tab=groups", "users?tab=scim", "budgets?tab=use", "budgets?tab=alerts",
         *(f"money?tab={tab}" for tab in ["spend", "holds", "prices", "margin", "statement", "ledger"]), "models?tab=upstreams", "models?tab=routes", "cache?by=prefix"]
 
 
@@ -427,6 +427,55 @@ def test_a_tier_is_created_and_assigned(canned, tabs, books):
     page.get_by_role("dialog").get_by_role("button", name="Assign").click()
     page.wait_for_function("() => document.querySelector('.toasts')?.textContent.includes('Assigned')")
     assert books.assigned == [("projects", "web", "gold")]
+
+
+def test_a_budget_is_set_raised_and_removed(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("budgets")
+    page.get_by_text("from the settings").wait_for()
+    page.get_by_role("button", name="New budget").click()
+    page.get_by_label("Name", exact=True).fill("calls")
+    page.get_by_label("Counts", exact=True).select_option("key")
+    page.get_by_label("Measure", exact=True).select_option("requests")
+    page.get_by_label("Limit", exact=True).fill("100")
+    page.get_by_label("In", exact=True).select_option("day")
+    page.get_by_label("Beyond the limit").select_option("soft")
+    page.get_by_label("Alerts at").fill("50, 90 %")
+    page.get_by_role("button", name="Set budget").click()
+    row = page.get_by_role("row").filter(has_text="calls")
+    row.get_by_text("100 requests per day").wait_for()
+    row.get_by_text("alert only").wait_for()
+    made = next(rule for rule in books.budgets if rule["name"] == "calls")
+    assert (made["scope"], made["window"], made["hard"], made["thresholds"]) == ("key", "day", False, [50, 90])
+    row.get_by_role("button", name="Raise").click()
+    page.get_by_label("Limit meanwhile").fill("500")
+    page.get_by_label("For", exact=True).select_option("1")
+    page.get_by_role("dialog").get_by_role("button", name="Raise").click()
+    row.get_by_text("raised to 500").wait_for()
+    assert books.raises == [("calls", {"limit": "500", "seconds": 3600})]
+    # A rule of the settings is raised here, and changed there.
+    of_settings = page.get_by_role("row").filter(has_text="from the settings")
+    assert of_settings.get_by_role("button").all_inner_texts() == ["Raise"]
+    page.get_by_role("tab", name="Use").click()
+    page.get_by_text("$20.00 of $25.00").wait_for()
+    page.get_by_role("tab", name="Alerts").click()
+    page.get_by_role("cell").filter(has_text="100 %").first.wait_for()
+    page.get_by_role("tab", name="Rules").click()
+    row.get_by_role("button", name="Remove").click()
+    page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    row.wait_for(state="detached")
+    assert all(rule["name"] != "calls" for rule in books.budgets)
+
+
+def test_gateways_are_listed_with_their_share_and_silent_ones_are_named(canned, tabs):
+    page = tabs(canned).sign_in().go("gateways")
+    north = page.get_by_role("row").filter(has_text="north")
+    north.get_by_text("answers this page").wait_for()
+    assert "60" in north.inner_text() and north.locator(".meter").count() == 1
+    south = page.get_by_role("row").filter(has_text="south")
+    south.get_by_text("no answer within 2 s").wait_for()
+    assert south.locator(".meter").count() == 0
+    page.get_by_text("dead", exact=True).wait_for()
 
 
 def test_a_new_keys_only_sight_does_not_close_without_a_word(canned, tabs):

@@ -48,6 +48,15 @@ export const PAGES = [
     load: () => import('./pages/money.js'),
   },
   {
+    path: 'gateways',
+    name: 'Gateways',
+    icon: 'gateways',
+    needs: 'GET /gateways',
+    key: 'w',
+    group: 'Observe',
+    load: () => import('./pages/gateways.js'),
+  },
+  {
     path: 'playground',
     name: 'Playground',
     icon: 'play',
@@ -91,6 +100,15 @@ export const PAGES = [
     key: 'i',
     group: 'Manage',
     load: () => import('./pages/tiers.js'),
+  },
+  {
+    path: 'budgets',
+    name: 'Budgets',
+    icon: 'budgets',
+    needs: 'GET /budgets',
+    key: 'b',
+    group: 'Manage',
+    load: () => import('./pages/budgets.js'),
   },
   {
     path: 'models',
