@@ -78,6 +78,7 @@ struct KeyWatch {
 const IN_FORCE: u8 = 0;
 const REVOKED: u8 = 1;
 const EXPIRED: u8 = 2;
+const INACTIVE: u8 = 3;
 
 /// A call's registration with the ticker. Dropping it frees its place.
 pub struct KeptCallHandle {
@@ -153,6 +154,7 @@ impl KeptCallHandle {
         match self.call.key.as_ref()?.over.load(Ordering::Acquire) {
             REVOKED => Some(AuthRefusal::Revoked),
             EXPIRED => Some(AuthRefusal::Expired),
+            INACTIVE => Some(AuthRefusal::OwnerInactive),
             _ => None,
         }
     }
@@ -219,6 +221,7 @@ impl KeyWatch {
         if self.looked_up.swap(revocations, Ordering::Relaxed) != revocations {
             match directory.key_end(&self.key) {
                 Some(KeyEnd::Revoked) => return self.over.store(REVOKED, Ordering::Release),
+                Some(KeyEnd::Inactive) => return self.over.store(INACTIVE, Ordering::Release),
                 Some(KeyEnd::At(end)) => self.expires.store(end.get(), Ordering::Relaxed),
                 Some(KeyEnd::Open) | None => {}
             }

@@ -122,8 +122,10 @@ fn refused(refusal: &TokenRefusal) -> Rejection {
     let code = match refusal {
         TokenRefusal::Expired => Code::ExpiredToken,
         TokenRefusal::KeysUnavailable { .. } => Code::IdentityProviderUnavailable,
-        TokenRefusal::NotMapped { .. } | TokenRefusal::NoProject { .. } => Code::TokenNotMapped,
-        TokenRefusal::InactiveUser => Code::UserInactive,
+        TokenRefusal::NotMapped { .. } | TokenRefusal::NoProject { .. } | TokenRefusal::UnknownUser => {
+            Code::TokenNotMapped
+        }
+        TokenRefusal::InactiveUser | TokenRefusal::InactiveAccount => Code::UserInactive,
         TokenRefusal::TooLong { .. }
         | TokenRefusal::Malformed { .. }
         | TokenRefusal::Algorithm
@@ -149,6 +151,11 @@ fn refused(refusal: &TokenRefusal) -> Rejection {
         }
         _ => rejection,
     }
+}
+
+/// The rejection of a token whose user was deactivated while the body of its request arrived.
+pub(crate) fn user_inactive() -> Rejection {
+    refused(&TokenRefusal::InactiveUser).at(Stage::Authenticate)
 }
 
 /// The rejection of a token that expired while the body of its request arrived.

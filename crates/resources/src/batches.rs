@@ -296,10 +296,19 @@ impl<R: CallRunner> BatchJob<'_, R> {
 
     /// Cancels the batch and records that its key is the reason.
     async fn end_for_its_key(self) -> Result<Option<BatchRecord>, Rejection> {
-        let refusal = if self.key_refusal() == Some(AuthRefusal::Expired) {
-            ("expired_api_key", "The batch's API key has expired: requests that had not ended were not run.")
-        } else {
-            ("invalid_api_key", "The batch's API key was revoked: requests that had not ended were not run.")
+        let refusal = match self.key_refusal() {
+            Some(AuthRefusal::Expired) => (
+                "expired_api_key",
+                "The batch's API key has expired: requests that had not ended were not run.",
+            ),
+            Some(AuthRefusal::OwnerInactive) => (
+                "user_inactive",
+                "The batch's user or service account was deactivated: requests that had not ended were not run.",
+            ),
+            _ => (
+                "invalid_api_key",
+                "The batch's API key was revoked: requests that had not ended were not run.",
+            ),
         };
         let change = move |state: &mut BatchState, now| {
             if state.status == BatchStatus::InProgress {
@@ -316,6 +325,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
         let parts = self.resources.parts();
         match parts.directory.key_end(&self.batch.state.key)? {
             KeyEnd::Revoked => Some(AuthRefusal::Revoked),
+            KeyEnd::Inactive => Some(AuthRefusal::OwnerInactive),
             KeyEnd::At(end) => (parts.clock.now() >= end).then_some(AuthRefusal::Expired),
             KeyEnd::Open => None,
         }

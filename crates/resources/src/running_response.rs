@@ -10,7 +10,7 @@ use headrace_call_state::{
     delivery::{self, Delivery},
     unauthenticated,
 };
-use headrace_domain::{OrgId, ProjectId};
+use headrace_domain::{Code, OrgId, ProjectId};
 use headrace_identity::AuthRefusal;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -202,8 +202,17 @@ pub(crate) fn ends_well(event: &[u8]) -> bool {
 
 /// The last event for a follower whose key is no longer valid.
 fn key_over(refusal: &AuthRefusal) -> Vec<u8> {
-    let code = unauthenticated(refusal).code.name();
-    let message = "The API key was revoked or has expired while the events were followed.";
+    let (code, message) = match refusal {
+        AuthRefusal::OwnerInactive => (
+            Code::UserInactive,
+            "The caller's user or service account was deactivated while the events were followed.",
+        ),
+        refusal => (
+            unauthenticated(refusal).code,
+            "The API key was revoked or has expired while the events were followed.",
+        ),
+    };
+    let code = code.name();
     serde_json::json!({"type": "error", "code": code, "message": message, "param": null})
         .to_string()
         .into_bytes()

@@ -111,7 +111,8 @@ codes! {
         "The JWT is valid, and no rule of its issuer gives it access to a project; the message names its claims, without values."
         "Operators: add a rule to `identity.issuers` that matches one of the claims, or create the project that the rule names.";
     UserInactive "user_inactive" Authenticate (403 Permission)
-        "The JWT is valid, and its user was deactivated or removed on this server."
+        "The JWT is valid, and its user was deactivated or removed on this server. A running call also ends so if the user or \
+         service account that its key belongs to is deactivated."
         "Operators: `headrace users list` shows the user, and `headrace users activate ID` lets its tokens and keys work again. \
          A user that an identity provider keeps by SCIM is activated there.";
     AddressNotAllowed "address_not_allowed" Authenticate (403 Permission)

@@ -8,11 +8,18 @@ use headrace_identity::AuthRefusal;
 
 /// A call whose key is no longer valid. The answer ends with an error in its own format.
 pub(super) fn key_over(refusal: &AuthRefusal) -> Rejection {
-    let mut rejection = unauthenticated(refusal);
-    let what = if *refusal == AuthRefusal::Expired { "expired" } else { "was revoked" };
-    rejection.message = format!(
-        "The API key {what} while the call ran. The call ended, and what was computed by then is charged."
-    );
+    let what = match refusal {
+        AuthRefusal::Expired => "API key expired",
+        AuthRefusal::OwnerInactive => "caller's user or service account was deactivated",
+        _ => "API key was revoked",
+    };
+    let mut rejection = match refusal {
+        AuthRefusal::OwnerInactive => Rejection::new(Code::UserInactive, ""),
+        refusal => unauthenticated(refusal),
+    };
+    rejection.rule = Some(refusal.rule());
+    rejection.message =
+        format!("The {what} while the call ran. The call ended, and what was computed by then is charged.");
     rejection.at(Stage::Decode)
 }
 

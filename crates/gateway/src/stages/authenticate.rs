@@ -11,7 +11,7 @@ use headrace_ledger::{LedgerRefusal, StandingHint};
 use headrace_limits::Lease;
 
 use crate::Gateway;
-use crate::callers::token_expired;
+use crate::callers::{token_expired, user_inactive};
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
 
@@ -81,6 +81,8 @@ impl AdmittedCaller {
         match directory.key_end(&self.principal.key) {
             None if has_expired && self.principal.user.is_some() => Err(token_expired()),
             Some(KeyEnd::Revoked) => Err(unauthenticated(&AuthRefusal::Revoked)),
+            Some(KeyEnd::Inactive) if self.principal.user.is_some() => Err(user_inactive()),
+            Some(KeyEnd::Inactive) => Err(unauthenticated(&AuthRefusal::OwnerInactive)),
             _ if has_expired => Err(unauthenticated(&AuthRefusal::Expired)),
             _ => Ok(()),
         }
