@@ -32,6 +32,8 @@ const SERVER_TESTS: &[&str] = &[
     "-p",
     "headrace",
     "--test",
+    "gateway_deprovisioning",
+    "--test",
     "gateway_limits",
     "--test",
     "gateway_limit_server",
