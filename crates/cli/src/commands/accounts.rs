@@ -135,7 +135,7 @@ fn or_none<T: ToString>(value: Option<T>) -> String {
 /// The columns of an account, with their titles.
 fn columns(account: &AccountRecord) -> Vec<(&'static str, String)> {
     match account {
-        AccountRecord::User(UserRecord { id, org, profile, created, .. }) => vec![
+        AccountRecord::User(UserRecord { id, org, profile, created, last_seen, .. }) => vec![
             ("id", id.to_string()),
             ("org", org.to_string()),
             ("name", profile.name.clone()),
@@ -143,6 +143,7 @@ fn columns(account: &AccountRecord) -> Vec<(&'static str, String)> {
             ("role", or_none(profile.role)),
             ("subject", or_none(profile.login.as_ref().map(|login| &login.subject))),
             ("created", time(Some(*created))),
+            ("last seen", time(*last_seen)),
             ("state", state(profile.active)),
         ],
         AccountRecord::ServiceAccount(ServiceAccountRecord {

@@ -4,6 +4,7 @@
 mod key_uses;
 mod shared_identities;
 mod stores;
+mod token_users;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,6 +138,7 @@ impl GatewayRole {
         tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
         tasks.spawn(stores.health().tend());
         tasks.spawn(key_uses::sync(Arc::clone(&stores.directory), Arc::clone(&context.clock)));
+        tasks.spawn(token_users::make(Arc::clone(&stores.directory), Arc::clone(&context.clock)));
         if stores.is_shared {
             let (directory, operators) = (Arc::clone(&stores.directory), Arc::clone(&stores.operators));
             tasks.spawn(shared_identities::refresh(directory, operators));
