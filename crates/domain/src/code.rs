@@ -13,7 +13,7 @@ use crate::Stage;
 /// The kind of an error. It decides each dialect's `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The request itself is wrong (400, 405, 409, 415).
+    /// The request itself is wrong (400, 405, 409, 415, 422).
     InvalidRequest,
     /// The caller is unknown (401).
     Authentication,
@@ -118,7 +118,8 @@ mod tests {
         for code in Code::ALL {
             let statuses: &[u16] = match code.kind() {
                 // 409: an ended batch can no longer be changed. OpenAI uses the same status.
-                ErrorKind::InvalidRequest => &[400, 405, 409, 415],
+                // 422: another request has the idempotency key, as draft-ietf-httpapi-idempotency-key-header-07 says.
+                ErrorKind::InvalidRequest => &[400, 405, 409, 415, 422],
                 ErrorKind::Authentication => &[401],
                 ErrorKind::Permission => &[403],
                 ErrorKind::NotFound => &[404],

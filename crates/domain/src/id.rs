@@ -326,6 +326,14 @@ uuid_id!(
     "hold id"
 );
 
+impl HoldId {
+    /// Returns the time at which the request arrived that took the hold, in whole milliseconds. It is part of the id.
+    pub fn request_time(self) -> crate::UnixNanos {
+        let millis = u64::try_from(self.0 >> 80).unwrap_or(0);
+        crate::UnixNanos::new(millis.saturating_mul(1_000_000))
+    }
+}
+
 impl RequestId {
     /// Creates an id for a request that arrived at `now` (UUID v7: 48 bits of milliseconds, then randomness).
     pub fn fresh(now: crate::UnixNanos) -> Self {
@@ -367,6 +375,7 @@ mod tests {
         let early = RequestId::fresh(crate::UnixNanos::new(1_000_000_000_000_000_000));
         let late = RequestId::fresh(crate::UnixNanos::new(1_000_000_000_002_000_000));
         assert!(early < late);
+        assert_eq!(early.hold().request_time(), crate::UnixNanos::new(1_000_000_000_000_000_000));
         assert_eq!(early.to_string().parse::<RequestId>().unwrap(), early);
         for bits in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210] {
             assert_eq!(RequestId::from_bits(bits).to_string(), format!("req_{bits:032x}"));

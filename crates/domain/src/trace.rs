@@ -441,6 +441,9 @@ pub struct TraceRecord {
     /// The call that this request is a shadow copy of. `None` for a caller's own call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow_of: Option<Box<ShadowOf>>,
+    /// The request whose stored answer was returned, because both have one idempotency key. `None` if the request ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay_of: Option<RequestId>,
     /// The gateway's call that this job was run for. `None` unless the record is of a worker job: such a record is no call, has no
     /// caller here, and costs nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -495,6 +498,7 @@ impl TraceRecord {
             cache_diagnosis: None,
             failed_with: None,
             shadow_of: None,
+            replay_of: None,
             worker_job: None,
         }
     }

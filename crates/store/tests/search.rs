@@ -110,6 +110,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         outcome,
         failed_with: None,
         shadow_of: None,
+        replay_of: None,
         worker_job: None,
         connection: None,
         billed: None,

@@ -62,6 +62,7 @@ fn record(n: u64) -> TraceRecord {
         cache_diagnosis: None,
         failed_with: None,
         shadow_of: None,
+        replay_of: None,
         worker_job: None,
     }
 }

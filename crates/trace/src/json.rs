@@ -198,6 +198,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
         whole["shadow_of"] = shadow.call.to_string().into();
         whole["shadow"] = shadow_json(shadow);
     }
+    if let Some(first) = &record.replay_of {
+        whole["replay_of"] = first.to_string().into();
+    }
     if let Some(job) = &record.worker_job {
         whole["worker_job"] = json!({ "call": job.call.to_string() });
     }

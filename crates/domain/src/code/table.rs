@@ -149,6 +149,10 @@ codes! {
         "In traces: the key has expired."
         "The caller received `expired_api_key`.";
 
+    InvalidIdempotencyKey "invalid_idempotency_key" Authenticate (400 InvalidRequest)
+        "The header `Idempotency-Key` is not a key: it is empty or too long, is sent twice, or has other characters than \
+         printable ASCII."
+        "Send one header with 1 to 255 bytes, bare or in double quotes. A UUID per request is a good key.";
     RequestTooLarge "request_too_large" Receive (413 RequestTooLarge)
         "The body exceeds the maximum size; the message names the maximum in bytes."
         "Send a shorter body, or raise `server.max_body`.";
@@ -451,16 +455,21 @@ codes! {
     LedgerBusy "ledger_busy" Hold inside
         "The queue of changes that wait for the disk is full; the message names both numbers."
         "Callers see `journal_unavailable`.";
-    IdempotencyInFlight "idempotency_in_flight" Hold inside
-        "A call with this idempotency key is running."
-        "Try again in a second. (The ledger keeps idempotency keys for the lines of batches; no HTTP header sets one yet.)";
-    IdempotencyMismatch "idempotency_mismatch" Hold inside
-        "Another request used this idempotency key."
-        "Use a new key.";
+    IdempotencyInFlight "idempotency_in_flight" Hold (409 InvalidRequest)
+        "A request with the same `Idempotency-Key` is still running."
+        "Wait for the time in `Retry-After`, then send the same request again. It gets the answer of the first one.";
+    IdempotencyMismatch "idempotency_mismatch" Hold (422 InvalidRequest)
+        "The `Idempotency-Key` was used for another request of this project: another path, query or body."
+        "Use a new key for each new request, and the same key only to repeat a request unchanged.";
+    IdempotencyAnswerGone "idempotency_answer_gone" Hold (409 InvalidRequest)
+        "The request with this `Idempotency-Key` has run and was charged, but its answer is not stored."
+        "The request does not run again with this key. The client left before the answer was complete, the answer was longer \
+         than `idempotency.max_answer`, it is older than `idempotency.keep`, or the space of `idempotency.max_total` was used \
+         up. `GET /v1/requests/ID` with the id in the message shows what the request cost. Use a new key to run it again.";
     IdempotencyReplay "idempotency_replay" Hold inside
-        "The call with this idempotency key has run and was charged; its stored answer is returned again."
+        "The request with this idempotency key has run and was charged; its stored answer is returned again."
         "Callers do not see an error.";
-    TooManyIdempotencyKeys "too_many_idempotency_keys" Hold inside
+    TooManyIdempotencyKeys "too_many_idempotency_keys" Hold (429 RateLimit)
         "The project has used the maximum number of idempotency keys within 24 hours; the message names the number."
         "Send fewer keys.";
     UnknownBudgetRule "unknown_budget_rule" Hold inside

@@ -93,6 +93,8 @@ causes! {
     KeyOwnerInactive KeyOwner "The owner of the key was deactivated, often by the identity provider: `headrace audit` shows when." "";
     KeyExpired KeyOwner "As `expired_api_key`." "";
 
+    InvalidIdempotencyKey Caller "A key that a program builds from text of its user, or a proxy that adds a second header."
+        "`Idempotency-Key`: it must have 1 to 255 printable ASCII characters, bare or in double quotes; this one has 300 bytes.";
     RequestTooLarge Both "Files or images inlined as text, or a conversation that was never shortened."
         "The body may have 8388608 bytes. Shorten it, or raise `server.max_body`.";
     BodyTimeout Caller "A slow network, or a client that announced a body and then waits."
@@ -274,10 +276,15 @@ causes! {
         "The ledger cannot be written now, so nothing runs and nothing is charged: No space left on device. Try again.";
     LedgerUnavailable Operator "As `journal_unavailable`." "";
     LedgerBusy Operator "A disk that is too slow for the load." "";
-    IdempotencyInFlight Nobody "A line of a batch was started twice." "";
-    IdempotencyMismatch Nobody "A line of a batch changed between two starts." "";
+    IdempotencyInFlight Caller "A client repeated a request after a timeout of its own, while the server still worked on it."
+        "A request with this `Idempotency-Key` is still running (req_…). Wait, then send the same request again: it gets the answer of the first one.";
+    IdempotencyMismatch Caller "A key that is not made anew for each request, such as the id of a user or a session."
+        "This `Idempotency-Key` was used for another request of this project (req_…), with another path, query or body. Use a new key for each new request.";
+    IdempotencyAnswerGone Caller "The client closed the connection before it had the whole answer, and repeated the request."
+        "The request with this `Idempotency-Key` has run (req_…) and was charged, but its answer is not stored. It does not run again. Use a new key to run it again.";
     IdempotencyReplay Nobody "A line of a batch had been paid for before a restart." "";
-    TooManyIdempotencyKeys Operator "More batch lines in a day than the number of remembered keys." "";
+    TooManyIdempotencyKeys KeyOwner "More than a million requests with keys, or lines of batches, in a day."
+        "Project `web` has used 1000000 idempotency keys within 24 hours, the most that are remembered. Send the request without a key, or try again later.";
     UnknownBudgetRule Operator "A misspelt name, or a budget that was removed." "";
     OlderGateway Operator "A rolling update that has not reached all gateways." "";
     ProjectTaken Operator "The name is in use." "";
