@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use headrace_domain::{ConnectionTrace, UnixNanos};
 
-use crate::RequestTarget;
+use crate::{IdempotencyHeader, RequestTarget};
 
 /// The head of a request. Its body may still be arriving.
 #[derive(Debug, Clone)]
@@ -29,6 +29,8 @@ pub struct CallerInfo {
     pub traceparent: Option<String>,
     /// The headers in [`DIALECT_HEADERS`] that the request has, as text.
     pub dialect_headers: Vec<(&'static str, String)>,
+    /// The idempotency key. `None` if the request has none, or is no `POST`.
+    pub idempotency: Option<Box<IdempotencyHeader>>,
     /// Wall time of the first byte.
     pub started: UnixNanos,
     /// The same moment in the clock's monotonic time, in nanoseconds.
@@ -45,6 +47,7 @@ impl CallerInfo {
             peer: PeerAddress { address: ([127, 0, 0, 1], 0).into() },
             traceparent: None,
             dialect_headers: Vec::new(),
+            idempotency: None,
             started,
             started_mono_ns,
             connection: None,

@@ -9,6 +9,7 @@
 mod answer;
 mod body;
 mod head;
+mod idempotency;
 mod internal_api;
 mod memory;
 mod target;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub use answer::{AbortReason, AnswerBody, AnswerFrames, BrokenBody, CallAnswer, TransportOutlet};
 pub use body::{BodyPieces, BodyRefusal, BodySource};
 pub use head::{CallerInfo, ClientCertificate, Credentials, DIALECT_HEADERS, PeerAddress, RequestHead};
+pub use idempotency::IdempotencyHeader;
 pub use internal_api::{InternalAnswer, InternalAnswerFuture, InternalApi, InternalHead, InternalRequest};
 pub use memory::{MemoryAccount, MemoryReservation, NoRoom};
 pub use target::{ObjectMethod, ObjectOperation, Question, RequestTarget, SessionId};

@@ -3,6 +3,9 @@
 use headrace_call_api::{Credentials, DIALECT_HEADERS};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+/// The header by which a repeated request is recognized (draft-ietf-httpapi-idempotency-key-header-07).
+static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
 /// The request headers that the call service receives.
 pub(crate) struct CallerHeaders {
     pub(crate) credentials: Credentials,
@@ -10,18 +13,22 @@ pub(crate) struct CallerHeaders {
     pub(crate) traceparent: Option<String>,
     /// The headers in [`DIALECT_HEADERS`] that the request has, as text.
     pub(crate) dialect_headers: Vec<(&'static str, String)>,
+    /// The value of `idempotency-key`, and whether there are several, which are joined.
+    pub(crate) idempotency_key: Option<(Vec<u8>, bool)>,
 }
 
 impl CallerHeaders {
     /// Collects the headers.
     pub(crate) fn by(headers: &HeaderMap) -> Self {
         let (mut authorization, mut x_api_key, mut traceparent) = (None, None, None);
+        let mut idempotency_key: Option<&HeaderValue> = None;
         let mut dialect: [Option<&HeaderValue>; DIALECT_HEADERS.len()] = [None; _];
         for (name, value) in headers {
             let slot = match name.as_str() {
                 "authorization" => &mut authorization,
                 "x-api-key" => &mut x_api_key,
                 "traceparent" => &mut traceparent,
+                "idempotency-key" => &mut idempotency_key,
                 name => {
                     let slots = DIALECT_HEADERS.iter().zip(&mut dialect);
                     let Some((_, slot)) = slots.into_iter().find(|(own, _)| **own == name) else { continue };
@@ -43,6 +50,7 @@ impl CallerHeaders {
             },
             traceparent: traceparent.and_then(text),
             dialect_headers: dialect.filter_map(|(name, value)| Some((name, text(value?)?))).collect(),
+            idempotency_key: idempotency_key.map(|value| (bytes(value), false)),
         }
     }
 
@@ -56,6 +64,8 @@ impl CallerHeaders {
             },
             traceparent: single(headers, "traceparent").map(str::to_owned),
             dialect_headers: dialect_headers(headers),
+            idempotency_key: joined(headers, &IDEMPOTENCY_KEY)
+                .map(|value| (value, headers.get_all(&IDEMPOTENCY_KEY).iter().count() > 1)),
         }
     }
 }
@@ -112,10 +122,11 @@ mod tests {
     fn one_pass_collects_the_same_as_a_search_for_each() {
         let text = HeaderValue::from_static("a");
         let (empty, bytes) = (HeaderValue::from_static(""), HeaderValue::from_bytes(b"\xff").unwrap());
-        let names: Vec<&str> = ["authorization", "x-api-key", "traceparent", "host", "x-other"]
-            .into_iter()
-            .chain(DIALECT_HEADERS)
-            .collect();
+        let names: Vec<&str> =
+            ["authorization", "x-api-key", "traceparent", "idempotency-key", "host", "x-other"]
+                .into_iter()
+                .chain(DIALECT_HEADERS)
+                .collect();
         // Each name occurs not at all, once with each value, or twice.
         for seed in 0..6_u32.pow(5) {
             let mut headers = HeaderMap::new();
@@ -137,7 +148,7 @@ mod tests {
             let (caller, lists) = (CallerHeaders::by(&headers), CallerHeaders::of_lists(&headers));
             let shown = |caller: CallerHeaders| {
                 let Credentials { authorization, x_api_key, .. } = caller.credentials;
-                (authorization, x_api_key, caller.traceparent, caller.dialect_headers)
+                (authorization, x_api_key, caller.traceparent, caller.dialect_headers, caller.idempotency_key)
             };
             assert_eq!(shown(caller), shown(lists), "{headers:?}");
         }

@@ -19,7 +19,7 @@ const MAX_NAMES_BYTES: usize = 4096;
 static EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-request-id, request-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
      x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, \
-     x-headrace-model, x-headrace-upstream, idempotent-replayed, deprecation, sunset, link",
+     x-headrace-model, x-headrace-upstream, idempotent-replayed, x-headrace-original-request, deprecation, sunset, link",
 );
 /// The request headers that an answer depends on.
 static VARY: HeaderValue =

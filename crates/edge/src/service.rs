@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    CallAnswer, CallService, CallerInfo, InternalApi, InternalHead, MemoryAccount, PeerAddress,
-    RequestAdmission, RequestHead, RequestTarget,
+    CallAnswer, CallService, CallerInfo, IdempotencyHeader, InternalApi, InternalHead, MemoryAccount,
+    PeerAddress, RequestAdmission, RequestHead, RequestTarget,
 };
 use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint};
 use http::header::{self, HeaderValue};
@@ -267,7 +267,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
     }
 
     fn caller(&self) -> CallerInfo {
-        let CallerHeaders { mut credentials, traceparent, dialect_headers } =
+        let CallerHeaders { mut credentials, traceparent, dialect_headers, idempotency_key } =
             CallerHeaders::by(&self.parts.headers);
         credentials.certificate = self.activity.certificate().cloned();
         CallerInfo {
@@ -275,10 +275,19 @@ impl<F: CallService> RequestInProgress<'_, F> {
             peer: self.peer,
             traceparent,
             dialect_headers,
+            idempotency: idempotency_key.and_then(|key| self.idempotency(key)),
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
             connection: Some(self.connection),
         }
+    }
+
+    /// Returns the idempotency key with what the request asks for. `None` if it is no `POST`, which may be repeated anyway.
+    fn idempotency(&self, (value, is_repeated): (Vec<u8>, bool)) -> Option<Box<IdempotencyHeader>> {
+        let Parts { method, uri, .. } = self.parts;
+        let target = uri.path_and_query().map_or("", |target| target.as_str());
+        let target = format!("{method} {target}");
+        (method == Method::POST).then(|| Box::new(IdempotencyHeader { value, is_repeated, target }))
     }
 
     /// Lets an admitted caller continue with a responses socket on this connection. The handshake counts as a request

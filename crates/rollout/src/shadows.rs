@@ -298,6 +298,7 @@ impl ShadowCopy {
         };
         let caller = CallerInfo {
             dialect_headers: dialect,
+            idempotency: None,
             ..CallerInfo::in_process(clock.now(), clock.monotonic_nanos())
         };
         let model = spec.model.clone();
