@@ -292,6 +292,10 @@ mod tests {
             StandingHint::Unknown
         }
 
+        fn knows_key(&self, _: &ProjectId, _: &str) -> bool {
+            false
+        }
+
         fn keep(&self, _: HoldId, _: UnixNanos, _: Duration) {}
 
         fn health(&self) -> JournalHealth {

@@ -44,6 +44,10 @@ pub trait LedgerClient: Send + Sync {
     /// Returns what an organisation and a project can spend, if that is known without asking. Only a hold decides.
     fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> StandingHint;
 
+    /// Returns whether a call of the project claimed this idempotency key, as far as it is known without asking. Only a
+    /// hold decides: the call may still run, may have ended, or its key may be free again.
+    fn knows_key(&self, project: &ProjectId, key: &str) -> bool;
+
     /// Records at `now` that the owner of the hold is still working. The hold does not expire for another `lifetime`.
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration);
 
@@ -115,6 +119,10 @@ impl LedgerClient for Ledger {
 
     fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> StandingHint {
         self.standing(org, project).map_or(StandingHint::NoProject, StandingHint::Known)
+    }
+
+    fn knows_key(&self, project: &ProjectId, key: &str) -> bool {
+        Self::knows_key(self, project, key)
     }
 
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {

@@ -33,7 +33,7 @@ const MAX_LINES: usize = 64;
 /// The state, and the latest time that it has seen.
 #[derive(Debug, Clone, Default)]
 pub struct LedgerCore {
-    state: LedgerState,
+    pub(crate) state: LedgerState,
     latest: UnixNanos,
     /// The times until which holds do not expire because their owner is still working. They mean nothing to another
     /// process, which releases the holds of this one at its start, so they are not in the journal. They are kept apart

@@ -5,11 +5,19 @@ use std::sync::Arc;
 use headrace_domain::{NanoDollars, ProjectId, UnixNanos};
 
 use crate::command::{SettleOutcome, StoredAnswer};
+use crate::core::LedgerCore;
 use crate::state::{FinishedAnswer, HeldFunds, LedgerState, MAX_ANSWERS_BYTES};
 use crate::transaction::HoldSettled;
 
 fn answer_size(answer: &StoredAnswer) -> usize {
     answer.body.len() + answer.content_type.len()
+}
+
+impl LedgerCore {
+    /// Returns whether a call of the project claimed this key. It may have ended since, or expired.
+    pub fn knows_key(&self, project: &ProjectId, key: &str) -> bool {
+        self.state.projects.get(project).is_some_and(|project| project.keys.contains_key(key))
+    }
 }
 
 impl LedgerState {

@@ -239,6 +239,11 @@ impl Ledger {
         self.lock().core.standing(org, project, now)
     }
 
+    /// Returns whether a call of the project claimed this idempotency key. It may have ended since, or expired.
+    pub fn knows_key(&self, project: &ProjectId, key: &str) -> bool {
+        self.lock().core.knows_key(project, key)
+    }
+
     /// Returns the state of a hold, as far as it is remembered.
     pub fn hold(&self, hold: &HoldId) -> Option<HoldView> {
         self.lock().core.hold_view(hold)

@@ -289,6 +289,11 @@ impl LedgerClient for SharedLedger {
         StandingHint::Unknown
     }
 
+    /// As of the last turn, which an idle gateway takes four times a second.
+    fn knows_key(&self, project: &ProjectId, key: &str) -> bool {
+        self.lock().core.knows_key(project, key)
+    }
+
     fn keep(&self, hold: HoldId, _now: UnixNanos, lifetime: Duration) {
         // The caller's clock must not move the ledger's time, which is that of the journal.
         self.lock().core.keep(hold, UnixNanos::new(0), lifetime);
