@@ -1,7 +1,8 @@
-//! Objects that clients store: responses with their input and output, conversations, files, and batches of calls. Each
-//! belongs to a project. To other projects it looks like an object that never existed. Traits and plain logic: no SQL,
-//! no HTTP, no clock.
+//! Objects that clients store: responses with their input and output, conversations, files, and batches of calls, and
+//! the answers that are returned again. Each belongs to a project. To other projects it looks like an object that never
+//! existed. Traits and plain logic: no SQL, no HTTP, no clock.
 
+mod answers;
 mod archive;
 mod batches;
 mod files;
@@ -13,6 +14,7 @@ mod record;
 mod response_writer;
 mod store;
 
+pub use answers::{ANSWER_PART_BYTES, AnswerRecord, AnswerStore, MemoryAnswers, fair_share};
 pub use archive::{ArchivedLine, FileArchive, ObjectArchive};
 pub use batches::{
     BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes,
