@@ -27,7 +27,8 @@ const VARIABLE: &str = "HEADRACE_POSTGRES_BIN";
 /// How cargo selects the tests that need a server.
 const POSTGRES_TESTS: &[&str] = &["-p", "headrace-postgres", "--tests"];
 const VALKEY_TESTS: &[&str] = &["-p", "headrace-valkey", "--tests"];
-const STORE_TESTS: &[&str] = &["-p", "headrace-store", "--test", "objects", "--test", "files"];
+const STORE_TESTS: &[&str] =
+    &["-p", "headrace-store", "--test", "objects", "--test", "files", "--test", "answers"];
 const SERVER_TESTS: &[&str] = &[
     "-p",
     "headrace",
@@ -47,6 +48,8 @@ const SERVER_TESTS: &[&str] = &[
     "gateway_traces",
     "--test",
     "gateway_objects",
+    "--test",
+    "gateway_idempotency",
     "--test",
     "moves",
 ];

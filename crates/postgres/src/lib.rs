@@ -4,6 +4,7 @@
 //! what the rows mean.
 
 mod addresses;
+mod answers;
 mod files;
 mod fill;
 mod history;
@@ -23,6 +24,7 @@ mod url;
 mod values;
 
 pub use addresses::{GatewayAddress, PostgresAddresses};
+pub use answers::PostgresAnswers;
 pub use files::PostgresFiles;
 pub use fill::PostgresJournalFiller;
 pub use history::PostgresJournalHistory;

@@ -9,7 +9,7 @@ use crate::schema;
 use crate::session::DatabaseSession;
 
 /// The version of these tables that this program knows.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 /// How long making the tables may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Serializes programs that make the tables at the same time.
@@ -20,7 +20,7 @@ const LOCK: i64 = 0x4852_6f62;
 /// Texts of clients are stored as bytes: PostgreSQL's texts cannot have the character U+0000, and a database may have
 /// another encoding than UTF-8. Long texts of clients are indexed by their hash, because a row of an index is small.
 /// `gateway` names the owner that works on a row, as in `headrace.gateway`.
-const CHANGES: [&str; 1] = ["
+const CHANGES: [&str; 2] = ["
 CREATE TABLE headrace.held_objects (
     -- Every change of a project's objects locks its row first.
     project    text   PRIMARY KEY,
@@ -148,6 +148,23 @@ CREATE TABLE headrace.line (
     PRIMARY KEY (batch, at)
 );
 CREATE UNIQUE INDEX line_custom ON headrace.line (batch, sha256(custom_id));
+", "
+CREATE TABLE headrace.answer (
+    seq     bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+    -- The hold under which the request ran.
+    hold    bytea  NOT NULL UNIQUE CHECK (length(hold) = 16),
+    project text   NOT NULL,
+    expires bigint NOT NULL,
+    bytes   bigint NOT NULL
+);
+CREATE INDEX answer_project ON headrace.answer (project, seq) INCLUDE (bytes);
+CREATE INDEX answer_expires ON headrace.answer (expires);
+CREATE TABLE headrace.answer_part (
+    hold bytea  NOT NULL REFERENCES headrace.answer (hold) ON DELETE CASCADE,
+    at   bigint NOT NULL,
+    data bytea  NOT NULL,
+    PRIMARY KEY (hold, at)
+);
 "];
 
 /// Makes the tables if they are missing, and brings older ones to this program's version.

@@ -1,6 +1,7 @@
 //! SQLite implementations of the seams that `identity`, `ledger`, `objects` and `trace` define. [`Storage`] opens them by
 //! URL, or the ones of a database that several programs share. Knows no HTTP and no engine.
 
+pub mod answers;
 pub mod backup;
 pub mod disk;
 mod grouped;

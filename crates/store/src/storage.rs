@@ -12,13 +12,14 @@ use headrace_ledger::{
     SharedLedger, SharedLedgerOptions,
 };
 use headrace_limits::ShareStore;
-use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
+use headrace_objects::{AnswerStore, BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_postgres::{
-    OwnerSource, PostgresAddresses, PostgresFiles, PostgresJournal, PostgresJournalHistory, PostgresKeyStore,
-    PostgresObjects, PostgresPresence, PostgresShares, PostgresUrl, SetupLock,
+    OwnerSource, PostgresAddresses, PostgresAnswers, PostgresFiles, PostgresJournal, PostgresJournalHistory,
+    PostgresKeyStore, PostgresObjects, PostgresPresence, PostgresShares, PostgresUrl, SetupLock,
 };
 use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
 
+use crate::answers::SqliteAnswers;
 use crate::backup::{CopyError, copy_database};
 use crate::disk::{DiskBallast, DiskGuard};
 use crate::files::SqliteFiles;
@@ -56,6 +57,8 @@ pub enum StoreName {
     Objects,
     /// Clients' files and batches.
     Files,
+    /// Answers that repeated requests get again.
+    Answers,
     /// Usage by the hour, derived from the ledger and the traces.
     Usage,
     /// Traces of ended calls.
@@ -107,8 +110,15 @@ impl fmt::Debug for OpenedLedger {
 impl StoreName {
     /// All stores, in the order in which a copy must be made. Identities come before the ledger. A project that is
     /// created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
-    const ALL: [Self; 6] =
-        [Self::Identities, Self::Ledger, Self::Objects, Self::Files, Self::Usage, Self::Traces];
+    const ALL: [Self; 7] = [
+        Self::Identities,
+        Self::Ledger,
+        Self::Objects,
+        Self::Files,
+        Self::Answers,
+        Self::Usage,
+        Self::Traces,
+    ];
 
     /// The name of the file in a folder of stores.
     pub const fn file(self) -> &'static str {
@@ -117,6 +127,7 @@ impl StoreName {
             Self::Ledger => "ledger.sqlite",
             Self::Objects => "objects.sqlite",
             Self::Files => "files.sqlite",
+            Self::Answers => "answers.sqlite",
             Self::Usage => "usage.sqlite",
             Self::Traces => "traces.sqlite",
         }
@@ -291,6 +302,23 @@ impl Storage {
             store = store.guarded(guard, self.ballast.clone());
         }
         Ok(Arc::new(store))
+    }
+
+    /// Describes the store of answers that repeated requests get again. It opens, and is created, with the first answer.
+    /// With a guard, the disk's reserve stays free.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if several gateways share the stores, and the database cannot be reached or a newer
+    /// program made its tables.
+    pub fn answers(
+        &self,
+        max_total_bytes: u64,
+        guard: Option<DiskGuard>,
+    ) -> Result<Arc<dyn AnswerStore>, ObjectError> {
+        if let Some(database) = self.url.database() {
+            return Ok(Arc::new(PostgresAnswers::open(Arc::clone(database), max_total_bytes)?));
+        }
+        Ok(Arc::new(SqliteAnswers::new(&self.path(StoreName::Answers), max_total_bytes, guard)))
     }
 
     /// Opens the store of traces now, or in a later write if the disk prevents it. The oldest records are removed if the

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos, Usage};
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos, Usage};
 use headrace_ledger::{
     HoldSettled, HoldTaken, JournalError, JournalEvent, JournalHistory, SettleOutcome, Transaction,
     decode_row,
@@ -258,6 +258,9 @@ impl JournalStep {
     }
 
     fn settle(&mut self, time: UnixNanos, (org, project): (OrgId, ProjectId), settled: &HoldSettled) {
+        if ends_claim_only(settled) {
+            return;
+        }
         let mut tokens = Usage::default();
         for line in &settled.lines {
             tokens = tokens.plus(&rows::of_class(line.class, line.tokens));
@@ -282,6 +285,12 @@ impl JournalStep {
         let group = UsageGroup::new(time, org.as_str(), project.as_str(), model);
         self.settled.push(SettledCall { hold: settled.hold, time: time.get(), group, sums });
     }
+}
+
+/// Whether the hold only claimed an idempotency key, for a request that is no call. A call has prompt tokens, and so a line.
+fn ends_claim_only(settled: &HoldSettled) -> bool {
+    let HoldSettled { lines, loss, outcome, .. } = settled;
+    lines.is_empty() && *loss == NanoDollars::ZERO && *outcome == SettleOutcome::Completed
 }
 
 /// The hold that a transaction ends.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
+use headrace_objects::{AnswerStore, BatchStore, FileLimits, ObjectLimits, ObjectStore};
 use headrace_store::{Storage, StorageUrl};
 
 #[path = "../../../postgres/tests/support/mod.rs"]
@@ -29,6 +29,11 @@ impl TestPlace {
     pub(crate) fn objects(&self, limits: ObjectLimits) -> Arc<dyn ObjectStore> {
         let shared = self.storage.shared_objects(limits, Arc::new(|| None)).unwrap();
         shared.unwrap_or_else(|| self.storage.objects(limits, None).unwrap())
+    }
+
+    /// Opens the store of answers, which may exist.
+    pub(crate) fn answers(&self, max_total_bytes: u64) -> Arc<dyn AnswerStore> {
+        self.storage.answers(max_total_bytes, None).unwrap()
     }
 
     /// Opens the store of files and batches, which may exist.
