@@ -78,7 +78,7 @@ async fn a_call_of_one_gateway_is_found_at_another_and_a_silent_gateway_is_named
     let root = tempfile::tempdir().unwrap();
     let url = database.url();
     let (a, b) = (Gateway::start(root.path(), "a", &url), Gateway::start(root.path(), "b", &url));
-    let mut made = Vec::new();
+    let (since, mut made) = (Instant::now(), Vec::new());
     for gateway in [&a, &b, &a, &b, &a] {
         let name = if std::ptr::eq(gateway, &a) { "a" } else { "b" };
         made.push((gateway.call().await, name.to_owned()));
@@ -116,6 +116,28 @@ async fn a_call_of_one_gateway_is_found_at_another_and_a_silent_gateway_is_named
             assert_eq!((status, found["gateway"].as_str()), (200, Some(name)), "{view}: {found}");
         }
     }
+    // Two calls of different gateways are compared at either of them.
+    for at in [&a, &b] {
+        let (status, compared) = at.get(&format!("/requests/compare?a={of_a}&b={of_b}")).await;
+        assert_eq!((status, &compared["gateways"]), (200, &json!({"a": "a", "b": "b"})), "{compared}");
+        assert!(compared["sentence"].is_string(), "{compared}");
+    }
+    // Each gateway has answered its part of the calls. The last minute ends a second ago.
+    let until = since + Duration::from_secs(50);
+    loop {
+        let (status, listed) = a.get("/gateways").await;
+        assert_eq!(status, 200, "{listed}");
+        let rows = listed["data"].as_array().unwrap();
+        let names: Vec<_> = rows.iter().map(|row| (row["name"].as_str(), row["is_this"].as_bool())).collect();
+        assert_eq!(names, [(Some("a"), Some(true)), (Some("b"), Some(false))], "{listed}");
+        assert!(rows.iter().all(|row| row["state"] == "live" && row["in_flight"] == 0), "{listed}");
+        let loads = rows.iter().map(|row| (row["calls_per_minute"].as_u64(), row["share"].as_f64()));
+        if loads.collect::<Vec<_>>() == [(Some(3), Some(0.6)), (Some(2), Some(0.4))] {
+            break;
+        }
+        assert!(Instant::now() < until, "{listed}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let unknown = "req_00000000000000000000000000";
     assert_eq!(a.get(&format!("/requests/{unknown}")).await.0, 404);
 
@@ -126,6 +148,23 @@ async fn a_call_of_one_gateway_is_found_at_another_and_a_silent_gateway_is_named
     let explained = a.server.command(&["trace", of_b, "--explain"]);
     let text = common::said(&explained);
     assert!(explained.status.success() && text.contains("this call ran on gateway b"), "{text}");
+
+    // The command searches the calls of all gateways, page by page, also from a directory that answered none of them.
+    let (mut listed, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let more: Vec<&str> = after.as_deref().into_iter().flat_map(|after| ["--after", after]).collect();
+        let page = b.server.ok(&[&["requests", "--limit", "2", "--json"][..], &more].concat());
+        let page: Value = serde_json::from_str(&page).unwrap();
+        assert_eq!(page["missing_gateways"], json!([]), "{page}");
+        listed.extend(ids(&page));
+        let Some(next) = page["next"].as_str() else { break };
+        after = Some(next.to_owned());
+    }
+    assert_eq!(listed, made);
+    let text = common::said(&b.server.command(&["requests"]));
+    assert!(text.contains("3 of these calls ran on gateway a"), "{text}");
+    let none = b.server.ok(&["requests", "--outcome", "failed", "--since", "1h", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&none).unwrap()["data"], json!([]), "{none}");
 
     // No one else may ask for calls, and an operator's key is no gateway's credential.
     for path in ["search", "call"] {
@@ -146,9 +185,15 @@ async fn a_call_of_one_gateway_is_found_at_another_and_a_silent_gateway_is_named
     let missing = page["missing_gateways"].as_array().unwrap();
     assert_eq!((missing.len(), missing[0]["gateway"].as_str()), (1, Some("b")), "{page}");
     assert!(missing[0]["why"].as_str().unwrap().contains("no answer within 2 s"), "{page}");
+    let text = common::said(&a.server.command(&["requests"]));
+    assert!(text.contains("gateway b did not answer: no answer within 2 s"), "{text}");
     let (status, found) = a.get(&format!("/requests/{of_b}")).await;
     let message = found["error"]["message"].as_str().unwrap_or_default();
     assert!(status == 404 && message.contains("b: no answer within 2 s"), "{found}");
     assert_eq!(a.get(&format!("/requests/{of_a}")).await.0, 200);
+    let (status, listed) = a.get("/gateways").await;
+    let [own, silent] = listed["data"].as_array().unwrap().as_slice() else { panic!("{listed}") };
+    assert_eq!((status, &own["silent"], &silent["share"]), (200, &Value::Null, &Value::Null), "{listed}");
+    assert!(silent["silent"].as_str().unwrap().contains("no answer within 2 s"), "{listed}");
     b.server.signal("CONT");
 }

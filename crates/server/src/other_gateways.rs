@@ -4,10 +4,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+pub use headrace_admin_http::{FleetSearch, OwnGateway};
 use headrace_admin_http::{GatewayPeer, GatewayPeers, PeerAccess};
 use headrace_domain::{SystemClock, TraceRecord};
 use headrace_store::PostgresAddresses;
 use headrace_trace::decode_record;
+use serde_json::Value;
 
 use crate::datadir::{self, DataDirError, SecretFiles};
 
@@ -60,4 +62,39 @@ pub fn find_call(dir: &Path, files: &SecretFiles<'_>, id: &str) -> Result<Gatewa
         }
     });
     Ok(GatewaySearch { found, silent })
+}
+
+/// The access to all live gateways that share the stores of a data directory. `None` if the directory has its stores for
+/// itself.
+///
+/// # Errors
+/// Returns an error if the shared secrets cannot be read.
+pub fn fleet(dir: &Path, files: &SecretFiles<'_>) -> Result<Option<FleetReader>, DataDirError> {
+    let Some((addresses, secret)) = datadir::gateway_access(dir, files)? else { return Ok(None) };
+    let access = PeerAccess::new(Arc::new(AllGateways(addresses)), &secret, Arc::new(SystemClock::new()));
+    Ok(Some(FleetReader(access)))
+}
+
+/// Reads calls of all live gateways.
+#[allow(missing_debug_implementations, reason = "holds a client and a secret")]
+pub struct FleetReader(Result<PeerAccess, String>);
+
+impl FleetReader {
+    /// Searches calls. See [`PeerAccess::search_all`].
+    ///
+    /// # Errors
+    /// Returns why there is no page.
+    pub fn search(&self, search: &FleetSearch, own: OwnGateway<'_>) -> Result<Value, String> {
+        self.0.as_ref().map_err(Clone::clone)?.search_all(search, own)
+    }
+
+    /// Returns the records of calls, by their ids and the names of their gateways, as far as these answer.
+    ///
+    /// # Errors
+    /// Returns why no gateway can be asked.
+    pub fn records(&self, calls: &[(String, String)]) -> Result<Vec<Option<TraceRecord>>, String> {
+        let found = self.0.as_ref().map_err(Clone::clone)?.records(calls)?;
+        let decode = |record: Value| decode_record(&record.to_string()).ok();
+        Ok(found.into_iter().map(|record| record.and_then(decode)).collect())
+    }
 }

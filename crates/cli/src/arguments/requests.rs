@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
-use headrace_trace::{CallCursor, CallEndKind, CallQuery, moment};
+use headrace_trace::{CallEndKind, CallQuery, moment};
 
 use super::shared::{ServerArgs, duration};
 
@@ -55,7 +56,7 @@ pub(crate) struct RequestsArgs {
     pub(crate) limit: u16,
     /// Continue an earlier list after this cursor, which that list printed
     #[arg(long, value_name = "CURSOR")]
-    pub(crate) after: Option<CallCursor>,
+    pub(crate) after: Option<String>,
 }
 
 impl RequestsArgs {
@@ -84,6 +85,33 @@ impl RequestsArgs {
             }
         }
         Ok(query)
+    }
+
+    /// Returns the same search as the admin API names it.
+    ///
+    /// # Errors
+    /// A message that names the flag of an invalid value.
+    pub(crate) fn named(&self, now: UnixNanos) -> Result<Vec<(&'static str, String)>, String> {
+        let time = |at: Option<UnixNanos>| at.map(|at| Rfc3339(at).to_string());
+        let named = [
+            ("from", time(self.times.since(now)?)),
+            ("to", time(self.times.until(now)?)),
+            ("org", self.org.as_ref().map(ToString::to_string)),
+            ("project", self.project.as_ref().map(ToString::to_string)),
+            ("key", self.key.as_ref().map(ToString::to_string)),
+            ("user", self.user.clone()),
+            ("model", self.model.clone()),
+            ("upstream", self.upstream.clone()),
+            ("outcome", self.outcome.map(|outcome| outcome.name().to_owned())),
+            ("stage", self.stage.map(|stage| stage.name().to_owned())),
+            ("slower_than_ms", self.slower_than.map(|time| (time.as_secs_f64() * 1e3).to_string())),
+            (
+                "dearer_than",
+                self.dearer_than.map(|money| money.to_string().trim_start_matches('$').to_owned()),
+            ),
+            ("text", self.text.clone()),
+        ];
+        Ok(named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
     }
 }
 
