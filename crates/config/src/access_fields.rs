@@ -60,6 +60,6 @@ const OWN: &[SettingField] = &[
         "identity.certificates",
         SettingKind::Tables,
         "",
-        "Each table has `names` and `project`: a client whose certificate has one of the names needs no other credential. Names are URI names as they are (`\"spiffe://acme/agent\"`), and DNS names as `\"dns:agent.example.com\"`. Optional keys are `org`, `models`, `requests_per_minute`, `tokens_per_minute` and `concurrency`, as in rules of `identity.issuers`. An API key beside such a certificate is refused, and so is a token, unless it is bound to the certificate (`cnf.x5t#S256`). Needs `server.client_ca`.",
+        "Each table has `names`, and `project` or `service_account`: a client whose certificate has one of the names needs no other credential. Names are URI names as they are (`\"spiffe://acme/agent\"`), and DNS names as `\"dns:agent.example.com\"`. `service_account` is an id (`svc_…`), or a name with its `org`; the client then makes calls of the service account in its project, until that is deactivated. Optional keys are `org`, `models`, `requests_per_minute`, `tokens_per_minute` and `concurrency`, as in rules of `identity.issuers`. An API key beside such a certificate is refused, and so is a token, unless it is bound to the certificate (`cnf.x5t#S256`). Needs `server.client_ca`.",
     ),
 ];

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headrace_domain::{ModelName, OrgId, ProjectId};
-use headrace_identity::{ModelAccess, RateLimits};
-use headrace_jwt::{AccessRule, CertificateRule, ClaimCondition, GrantValue, IssuerConfig};
+use headrace_identity::{AccountKind, ModelAccess, RateLimits};
+use headrace_jwt::{
+    AccessRule, CertificateHolder, CertificateRule, ClaimCondition, GrantValue, IssuerConfig, UnknownUsers,
+};
 
 use super::SettingsReader;
 use super::ca::read_authorities;
@@ -76,8 +78,7 @@ fn certificate(table: &mut TableReader, usual_limits: RateLimits) -> Option<Cert
     if let Some(name) = names.iter().find(|name| !name.contains(':')) {
         table.problem("names", format!("`{name}` is no URI; write a DNS name as \"dns:{name}\""));
     }
-    let project = table.need("project")?;
-    let project = ProjectId::new(&project).map_err(|error| table.problem("project", error.to_string())).ok();
+    let holder = holder(table);
     let org = table.take_text("org", SettingKind::Text);
     let org =
         org.and_then(|org| OrgId::new(&org).map_err(|error| table.problem("org", error.to_string())).ok());
@@ -85,7 +86,42 @@ fn certificate(table: &mut TableReader, usual_limits: RateLimits) -> Option<Cert
         parsed_texts(table, "models", |text| ModelName::new(text).map_err(|error| error.to_string()));
     let limits = rate_limits(table, usual_limits);
     let models = models.map_or(ModelAccess::All, |names| ModelAccess::Only(names.into_iter().collect()));
-    Some(CertificateRule { names, org, project: project?, models, limits })
+    if let Some(CertificateHolder::ServiceAccount(account)) = &holder
+        && org.is_none()
+        && !account.starts_with(AccountKind::ServiceAccount.prefix())
+    {
+        let why =
+            "is missing: a service account has a name within its organisation; or name its id (`svc_…`)";
+        table.problem("org", why.to_owned());
+    }
+    Some(CertificateRule { names, org, holder: holder?, models, limits })
+}
+
+/// Reads the project or the service account of a certificate. One of them must be there.
+fn holder(table: &mut TableReader) -> Option<CertificateHolder> {
+    let project = table.take_text("project", SettingKind::Text);
+    match (project, table.take_text("service_account", SettingKind::Text)) {
+        (Some(project), None) => {
+            let project =
+                ProjectId::new(&project).map_err(|error| table.problem("project", error.to_string()));
+            project.ok().map(CertificateHolder::Project)
+        }
+        (None, Some(account)) => Some(CertificateHolder::ServiceAccount(account)),
+        (Some(_), Some(_)) => {
+            table.problem(
+                "service_account",
+                "cannot be beside `project`: a service account has one".to_owned(),
+            );
+            None
+        }
+        (None, None) => {
+            table.problem(
+                "project",
+                "is missing: name the project, or a service account (`service_account`)".to_owned(),
+            );
+            None
+        }
+    }
 }
 
 /// Reads the limits of a user. Where the table sets none, those of new keys apply.
@@ -114,6 +150,16 @@ fn issuer(table: &mut TableReader, usual_limits: RateLimits) -> Option<IssuerCon
         Some(ParsedValue::Duration(age)) => age,
         _ => USUAL_KEY_AGE,
     };
+    let unknown_users = table.take_text("unknown_users", SettingKind::Text);
+    let unknown_users = match unknown_users.as_deref() {
+        None | Some("create") => UnknownUsers::Create,
+        Some("accept") => UnknownUsers::Accept,
+        Some("refuse") => UnknownUsers::Refuse,
+        Some(other) => {
+            table.problem("unknown_users", format!("`{other}` must be \"create\", \"accept\" or \"refuse\""));
+            UnknownUsers::Refuse
+        }
+    };
     let ca_file = table.take_text("ca_file", SettingKind::Text).map(PathBuf::from);
     let extra_roots_pem = ca_file.map(|path| read_authorities(&path)).transpose().unwrap_or_else(|why| {
         table.problem("ca_file", why);
@@ -126,6 +172,7 @@ fn issuer(table: &mut TableReader, usual_limits: RateLimits) -> Option<IssuerCon
         audiences: audiences.unwrap_or_default(),
         audience_claims: claims.unwrap_or_else(|| vec![AUDIENCE_CLAIM.to_owned()]),
         max_key_age,
+        unknown_users,
         extra_roots_pem,
         rules,
     })
@@ -304,6 +351,7 @@ mod tests {
             audiences = ["headrace", "api"]
             audience_claims = ["aud", "client_id"]
             max_key_age = "2h"
+            unknown_users = "refuse"
             [[identity.issuers.rules]]
             when = { groups = ["research", "staff"], email_verified = true }
             project = "lab"
@@ -321,6 +369,7 @@ mod tests {
         let [issuer] = issuers.as_slice() else { panic!("one issuer") };
         assert_eq!(issuer.audience_claims, ["aud", "client_id"]);
         assert_eq!((issuer.jwks_url.as_ref(), issuer.max_key_age), (None, Duration::from_secs(7200)));
+        assert_eq!(issuer.unknown_users, UnknownUsers::Refuse);
         let [first, second] = issuer.rules.as_slice() else { panic!("two rules") };
         let condition = |claim: &str, any_of: &[&str]| ClaimCondition {
             claim: claim.to_owned(),
@@ -356,6 +405,16 @@ mod tests {
             issuer = "https://a.example.com"
             audiences = "x"
             jwks_url = "https://user:secret@a.example.com/keys"
+            unknown_users = "maybe"
+            [[identity.certificates]]
+            names = "dns:a.example.com"
+            [[identity.certificates]]
+            names = "dns:b.example.com"
+            project = "p"
+            service_account = "ci"
+            [[identity.certificates]]
+            names = "dns:c.example.com"
+            service_account = "ci"
             "#,
         );
         let all = faults.join("\n");
@@ -372,6 +431,10 @@ mod tests {
             "identity.issuers[2].issuer: `https://a.example.com` is named twice",
             "identity.issuers[2].jwks_url: must not have a user or a password",
             "identity.issuers[2].rules: is empty",
+            "identity.issuers[2].unknown_users: `maybe` must be",
+            "identity.certificates[0].project: is missing",
+            "identity.certificates[1].service_account: cannot be beside `project`",
+            "identity.certificates[2].org: is missing",
         ] {
             assert!(all.contains(expected), "{expected}\n---\n{all}");
         }

@@ -137,6 +137,9 @@ as written there. Its keys are found by discovery at `issuer` and `/.well-known/
 them. `audience_claims` lists the claims in which they may be (`[\"aud\"]`); add `\"azp\"` or `\"client_id\"` for \
 providers that write no `aud`. `ca_file` is a PEM file of further authorities for connections to the provider. \
 `max_key_age` (`\"24h\"`) bounds how long known keys are used while the provider cannot be reached. \
+`unknown_users` is what happens to the token of a user without a record: `create` (the default) makes a record, which \
+`headrace users` lists with the last use, `accept` makes none, and `refuse` accepts only users whom SCIM or an operator \
+has created. \
 `rules` is a list of tables, and the first that matches decides. `when` is a table of claims and values, such as `{ \
 groups = [\"research\", \"staff\"] }`: the claim must be one of the values, or a list with one of them. A claim within \
 another is written with dots, such as `\"realm_access.roles\"`. A rule names its project by `project`, or by \
