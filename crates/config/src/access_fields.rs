@@ -10,6 +10,7 @@ use super::value::SettingKind;
 /// Names of settings that are read one by one.
 pub(super) const SIGN_IN: &str = "admin.sign_in";
 pub(super) const NETWORKS: &str = "server.trusted_proxies";
+pub(super) const PROXY_PROTOCOL: &str = "server.proxy_protocol";
 pub(super) const HEADER: &str = "server.client_address_header";
 pub(super) const CLIENT_CA: &str = "server.client_ca";
 pub(super) const CLIENT_CERTIFICATES: &str = "server.client_certificates";
@@ -37,6 +38,12 @@ const OWN: &[SettingField] = &[
         SettingKind::Choice(AddressHeader::NAMES),
         "\"x-forwarded-for\"",
         "The header in which the proxies of `server.trusted_proxies` write the client's address. Only this one is read. Each proxy must add to it or replace it.",
+    ),
+    field(
+        PROXY_PROTOCOL,
+        SettingKind::Flag,
+        "false",
+        "Whether the proxies of `server.trusted_proxies` begin each connection with a PROXY header of version 2, before TLS. The header names the client's address for all requests of the connection. A connection of any other sender, or without a valid header, is closed. Health checks must come through the proxy, or with a header of their own (`LOCAL`).",
     ),
     field(
         CLIENT_CA,

@@ -241,6 +241,7 @@ impl SettingsReader {
                 .size("server.transport_buffer")
                 .unwrap_or(usual.transport_buffer_bytes),
             trusted_proxies: self.trusted_proxies(),
+            proxy_protocol: self.proxy_protocol(),
             client_authorities: self.client_authorities(),
             ..usual
         };

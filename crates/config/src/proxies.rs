@@ -4,7 +4,7 @@
 use headrace_edge::{AddressHeader, ClientAuthorities, TrustedProxies};
 
 use super::SettingsReader;
-use super::access_fields::{CLIENT_CA, CLIENT_CERTIFICATES, CLIENT_CRL, HEADER, NETWORKS};
+use super::access_fields::{CLIENT_CA, CLIENT_CERTIFICATES, CLIENT_CRL, HEADER, NETWORKS, PROXY_PROTOCOL};
 
 impl SettingsReader {
     pub(super) fn client_authorities(&mut self) -> Option<ClientAuthorities> {
@@ -22,6 +22,14 @@ impl SettingsReader {
             self.fault(CLIENT_CA, "needs `server.tls_cert` and `server.tls_key` (--tls-cert, --tls-key)");
         }
         Some(ClientAuthorities { authorities, revocations, is_required })
+    }
+
+    pub(super) fn proxy_protocol(&mut self) -> bool {
+        let is_on = self.is_on(PROXY_PROTOCOL);
+        if is_on && self.text(NETWORKS).is_none_or(|text| text.trim().is_empty()) {
+            self.fault(PROXY_PROTOCOL, "needs `server.trusted_proxies`: no sender would be let in");
+        }
+        is_on
     }
 
     pub(super) fn trusted_proxies(&mut self) -> TrustedProxies {

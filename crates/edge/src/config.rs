@@ -72,6 +72,8 @@ pub struct EdgeConfig {
     pub origins: AllowedOrigins,
     /// The proxies whose header names the client of a request.
     pub trusted_proxies: TrustedProxies,
+    /// Whether the trusted proxies begin each connection with a PROXY header of version 2. Other senders are refused then.
+    pub proxy_protocol: bool,
 }
 
 /// Whether clients show certificates, and which authorities issue them.
@@ -142,6 +144,7 @@ impl EdgeConfig {
             transport_buffer_bytes: 64 * 1024,
             origins: AllowedOrigins::default(),
             trusted_proxies: TrustedProxies::default(),
+            proxy_protocol: false,
         }
     }
 
@@ -186,6 +189,9 @@ impl EdgeConfig {
         }
         if self.max_connections_per_peer == 0 || self.max_refusals_per_peer == 0 {
             wrong.push("max_connections_per_peer and max_refusals_per_peer must be at least 1".to_owned());
+        }
+        if self.proxy_protocol && self.trusted_proxies.is_empty() {
+            wrong.push("proxy_protocol needs trusted_proxies: no sender would be let in".to_owned());
         }
         if self.max_concurrent_streams == 0 {
             wrong.push("max_concurrent_streams must be at least 1".to_owned());

@@ -17,6 +17,7 @@ mod home;
 mod listener;
 mod operations;
 mod peer;
+mod proxy_protocol;
 mod refusal;
 mod registry;
 mod responses_socket;

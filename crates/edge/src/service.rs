@@ -52,6 +52,7 @@ pub(crate) struct EdgeShared<F> {
     pub(crate) origins: AllowedOrigins,
     /// The proxies whose header names the client of a request.
     pub(crate) trusted_proxies: TrustedProxies,
+    pub(crate) proxy_protocol: bool,
     /// The allowances of clients behind trusted proxies. A proxy's connection carries requests of many clients.
     pub(crate) forwarded_allowances: RefusalAllowances,
     /// The server stops soon. It still accepts calls, but is not ready for new clients.
@@ -89,7 +90,9 @@ pub(crate) async fn answer<F: CallService>(
     let (is_http1, is_head) = (parts.version < Version::HTTP_2, parts.method == Method::HEAD);
     let activity = in_flight.activity();
     let client = shared.trusted_proxies.client(peer.address, &parts.headers);
-    let forwarded = client.map(|client| shared.forwarded_allowances.of(client.ip().into()));
+    // Behind a proxy, refusals count for the client, not for the connection's sender.
+    let proxied = client.or(shared.proxy_protocol.then_some(peer.address));
+    let forwarded = proxied.map(|client| shared.forwarded_allowances.of(client.ip().into()));
     let peer = client.map_or(peer, |address| PeerAddress { address });
     let mut request = RequestInProgress {
         shared: &shared,

@@ -25,6 +25,7 @@ use crate::home::HomePage;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
 use crate::peer::RefusalAllowances;
+use crate::proxy_protocol::read_header;
 use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
 use crate::responses_socket::ResponsesSocket;
@@ -33,6 +34,7 @@ use crate::sockets::WebSocketTable;
 use crate::stats::{EdgeStats, count, value};
 use crate::tls::TlsCertificate;
 use crate::transport::DuplexStream;
+use crate::trusted_proxies::TrustedProxies;
 use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 
@@ -143,6 +145,7 @@ impl<F: CallService> Edge<F> {
             sockets,
             origins,
             trusted_proxies,
+            proxy_protocol: config.proxy_protocol,
             forwarded_allowances,
             stops: Arc::new(AtomicBool::new(false)),
             home: HomePage::default(),
@@ -318,11 +321,21 @@ impl<F: CallService> PublicListener<F> {
         count(&self.shared.stats.connections_accepted);
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
         let (seconds, limit_bytes) = (whole_seconds(self.header_timeout), self.shared.max_header_bytes);
+        let header_timeout = self.header_timeout;
         self.tasks.spawn(async move {
             // The connection is counted and uncounted on every path, including a panic in the call service.
             let open = OpenConnection(Arc::clone(&shared.stats));
-            let AcceptedConnection { stream, _descriptor } = taken;
+            let AcceptedConnection { mut stream, _descriptor } = taken;
             let activity = Arc::clone(&registered.activity);
+            let address = if shared.proxy_protocol {
+                let trusted = &shared.trusted_proxies;
+                match proxied_client(&mut stream, address, trusted, header_timeout, &activity).await {
+                    Some(client) => client,
+                    None => return drop(open),
+                }
+            } else {
+                address
+            };
             let answering = Arc::clone(&shared);
             // The request is in flight from its head on, not only when its task first runs, so that its connection is
             // not displaced.
@@ -393,6 +406,42 @@ impl<F: CallService> PublicListener<F> {
         let connections = self.registry.wish_all(ServerWish::Close);
         let _ = timeout(FLUSH_WAIT, self.tasks.wait()).await;
         (calls, connections)
+    }
+}
+
+/// Reads the client's address from the PROXY header of a trusted proxy. `None` if the connection must be closed: its sender
+/// is not trusted, its header is not valid or did not come in time, or the server is stopping.
+async fn proxied_client(
+    stream: &mut TcpStream,
+    sender: SocketAddr,
+    trusted: &TrustedProxies,
+    within: Duration,
+    activity: &ConnectionActivity,
+) -> Option<SocketAddr> {
+    if !trusted.trusts(sender.ip()) {
+        tracing::debug!(%sender, "a connection of a sender outside of server.trusted_proxies was refused");
+        return None;
+    }
+    let mut reading = pin!(timeout(within, read_header(stream)));
+    let read = loop {
+        tokio::select! {
+            read = reading.as_mut() => break read,
+            () = activity.next_wish() => if activity.wished() >= ServerWish::Finish {
+                return None;
+            },
+        }
+    };
+    match read {
+        // A proxy that speaks for itself, as in health checks, is its own client.
+        Ok(Ok(client)) => Some(client.unwrap_or(sender)),
+        Ok(Err(error)) => {
+            tracing::warn!(%sender, %error, "a connection of a trusted proxy was refused (server.proxy_protocol)");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%sender, "a trusted proxy sent no PROXY header in time");
+            None
+        }
     }
 }
 
