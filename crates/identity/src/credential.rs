@@ -2,22 +2,11 @@
 //! keys exist.
 
 use crate::AuthRefusal;
+use crate::credential_kind::{API_KEY, is_token_bytes};
 use crate::secret::MAX_PRESENTED_BYTES;
 
 /// Maximum length of a token that is checked, in bytes.
 pub const MAX_TOKEN_BYTES: usize = 8 << 10;
-
-/// Prefix of API keys.
-const KEY_PREFIX: &[u8] = b"sk-";
-
-/// Returns `true` if a credential is a JWT and not a key: it has two dots. No key has one.
-pub fn is_token(presented: &str) -> bool {
-    is_token_bytes(presented.as_bytes())
-}
-
-fn is_token_bytes(presented: &[u8]) -> bool {
-    !presented.starts_with(KEY_PREFIX) && presented.iter().filter(|&&byte| byte == b'.').count() == 2
-}
 
 /// Returns the one credential in `Authorization: Bearer KEY` and `x-api-key: KEY`, given as the raw header values. A JWT
 /// may be in place of the key, and longer than a key.
@@ -52,7 +41,8 @@ fn bearer_token(value: &[u8]) -> Result<Option<&str>, AuthRefusal> {
     let end = value.iter().position(|&b| b == b' ').unwrap_or(value.len());
     let (scheme, rest) = value.split_at(end);
     if !scheme.eq_ignore_ascii_case(b"bearer") {
-        let looks_like_a_key = rest.is_empty() && scheme.starts_with(KEY_PREFIX) && token(scheme).is_ok();
+        let looks_like_a_key =
+            rest.is_empty() && scheme.starts_with(API_KEY.as_bytes()) && token(scheme).is_ok();
         return Err(if looks_like_a_key { AuthRefusal::NoScheme } else { AuthRefusal::Malformed });
     }
     match trim(rest) {
@@ -96,6 +86,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::credential_kind::is_token;
 
     #[test]
     fn one_credential_or_a_refusal() {

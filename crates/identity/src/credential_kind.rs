@@ -1,16 +1,23 @@
-//! The kinds of credentials, told apart by their form alone, so that a listener can name a kind that it does not take. Knows
+//! The kinds of credentials by their form alone, so that a listener can name a kind that it does not take. Knows
 //! no credential that exists.
 
 use std::fmt;
 
-use crate::credential::is_token;
-
 /// Prefix of API keys.
-const API_KEY: &str = "sk-";
+pub(crate) const API_KEY: &str = "sk-";
 /// Prefix of operators' keys.
 pub(crate) const OPERATOR_KEY: &str = "hrop-";
 /// Prefix of SCIM credentials.
 pub(crate) const SCIM_CREDENTIAL: &str = "hrscim-";
+
+/// Returns `true` if a credential is a JWT and not a key: it has two dots. No key has one.
+pub fn is_token(presented: &str) -> bool {
+    is_token_bytes(presented.as_bytes())
+}
+
+pub(crate) fn is_token_bytes(presented: &[u8]) -> bool {
+    !presented.starts_with(API_KEY.as_bytes()) && presented.iter().filter(|&&byte| byte == b'.').count() == 2
+}
 
 /// A kind of credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,7 @@
 //! All organisations, projects and keys, in memory. Reads take no lock; changes go to the store first. Decides whether
 //! a credential is good. Knows neither the headers that carried it nor what it will be used for.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
@@ -14,9 +15,9 @@ use subtle::ConstantTimeEq;
 use crate::record::{check_details, check_text};
 use crate::secret::{self, KeyHasher};
 use crate::{
-    AuditEntry, AuthRefusal, CredentialKind, HashSecret, IdentityError, KeyDetails, KeyHash, KeyRecord,
-    KeyStore, NewKey, NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits, StoreError,
-    StoredKey,
+    AuditEntry, AuthRefusal, CredentialKind, FirstToken, HashSecret, IdentityError, KeyDetails, KeyHash,
+    KeyRecord, KeyStore, NewKey, NotedRevocation, OrgRecord, Principal, ProjectRecord, RateLimits,
+    StoreError, StoredKey,
 };
 
 mod account_records;
@@ -34,7 +35,7 @@ mod token_users;
 
 pub use ends::KeyEnd;
 use records::{Entries, Entry, Records, may_have};
-pub use token_users::{FirstToken, TokenUse};
+pub use token_users::TokenUse;
 
 /// Characters of a key's public id after `key_`: 20 · log2(62) = 119 bits.
 const KEY_ID_CHARS: usize = 20;
@@ -50,7 +51,7 @@ pub struct Directory {
     /// Length of `waiting`, for readers that must not wait for a disk.
     waiting_count: AtomicUsize,
     /// Users without a record, whose tokens were accepted.
-    first_tokens: Mutex<token_users::WaitingUsers>,
+    first_tokens: Mutex<HashMap<KeyId, FirstToken>>,
     /// Number of changes of the store when `records` was loaded. 0 if only this process changes the store.
     changes_seen: AtomicU64,
     /// Number of revocations in this process so far. Calls in flight check their keys again when it has grown.

@@ -1,7 +1,6 @@
 //! Users whom a token shows for the first time, and when tokens of users were last accepted. A request notes both in memory;
 //! records are made later, off the path of requests, and at most one for each user. Must not know tokens.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use headrace_domain::{KeyId, OrgId, UnixNanos};
@@ -11,8 +10,8 @@ use super::records::Records;
 use super::{Directory, IdentityError, entry};
 use crate::key_use::KeyUseClock;
 use crate::{
-    AccountId, AccountKind, AccountRecord, KeyUse, StoreError, StoredAccount, UserLogin, UserProfile,
-    UserRecord,
+    AccountId, AccountKind, AccountRecord, FirstToken, KeyUse, StoreError, StoredAccount, UserLogin,
+    UserProfile, UserRecord,
 };
 
 /// Maximum number of users that wait for their record. Further ones are noted again with a later request.
@@ -25,20 +24,6 @@ const MADE_AT_ONCE: usize = 64;
 const ACTOR: &str = "first token";
 /// Longest name of a user, in bytes.
 const MAX_NAME_BYTES: usize = 256;
-
-/// A user without a record, as its token describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FirstToken {
-    /// The organisation in which the token counts.
-    pub org: OrgId,
-    /// Issuer and subject of the token.
-    pub login: UserLogin,
-    /// The name for display that the token claims.
-    pub display_name: Option<String>,
-}
-
-/// The users that wait for their record, by the ids of their tokens.
-pub(super) type WaitingUsers = HashMap<KeyId, FirstToken>;
 
 /// Records when tokens of one user are accepted.
 #[derive(Debug, Clone)]
@@ -193,7 +178,7 @@ impl Records {
     }
 }
 
-/// Whether a token made the record, and no one has taken it over or removed it.
+/// Whether a token made the record, and it was neither taken over nor removed.
 fn is_free(user: &UserRecord) -> bool {
     user.by_token && user.removed.is_none()
 }
