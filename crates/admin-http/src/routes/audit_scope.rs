@@ -7,7 +7,7 @@ use headrace_identity::{AccountId, OperatorId};
 
 use crate::app::AdminApp;
 
-/// Whether a row is about an organisation. The act tells the kind of its subject.
+/// Whether a row is about an organisation. The act decides the kind of its subject.
 pub(super) fn is_row_of(app: &AdminApp, org: &OrgId, row: &AuditView) -> bool {
     let AuditView { act, subject, .. } = row;
     let directory = app.directory();

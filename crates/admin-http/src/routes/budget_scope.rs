@@ -1,5 +1,5 @@
 //! What an operator of one organisation sees of budget rules: the rules that count its calls, with the counters of its own
-//! subjects. What cannot be told to belong to it is left out. Must not know how rules are shown.
+//! subjects. A subject of an unknown organisation is left out. Must not know how rules are shown.
 
 use headrace_admin::{BudgetAlertView, BudgetCounterView, BudgetRuleView};
 use headrace_domain::{KeyId, OrgId, ProjectId};
@@ -33,7 +33,7 @@ pub(crate) fn is_alert_of(
 /// Whether calls of an organisation can count for a rule.
 fn concerns(directory: &Directory, org: &OrgId, rule: &BudgetRule) -> bool {
     let is_of_other = rule.org.as_ref().is_some_and(|only| only != org);
-    // A model is no one's: a rule about one counts the calls of each organisation.
+    // A model has no organisation: a rule about one counts the calls of each organisation.
     let may_count = match (&rule.subject, rule.scope) {
         (None, _) | (_, BudgetScope::Model) => true,
         (Some(only), _) => is_subject_of(directory, org, rule, only),

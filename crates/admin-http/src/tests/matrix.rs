@@ -47,7 +47,7 @@ enum ShownCredential {
     OperatorSession(Role, bool),
     /// A session of a user whom an identity provider signed in.
     ProviderSession(Role),
-    /// A session that nobody has opened.
+    /// The cookie of a session that does not exist.
     UnknownSession,
     ApiKey,
     Token,
