@@ -232,7 +232,8 @@ async fn budgets_and_their_counters_are_those_of_the_organisation() {
     };
     // A rule, the subjects of its counters, and those that the organisation sees. `None` if it does not see the rule.
     let foreign = other.key.as_str();
-    let rows: [(BudgetRule, Vec<&str>, Option<Vec<&str>>); 11] = [
+    type Row<'a> = (BudgetRule, Vec<&'a str>, Option<Vec<&'a str>>);
+    let rows: [Row<'_>; 11] = [
         (rule(BudgetScope::Org, None, None), vec!["o", "other"], Some(vec!["o"])),
         (rule(BudgetScope::Org, None, Some("other")), vec!["other"], None),
         (rule(BudgetScope::Org, Some("other"), None), vec!["other"], None),

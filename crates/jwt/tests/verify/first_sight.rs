@@ -16,12 +16,10 @@ fn world(unknown_users: UnknownUsers, key: &SigningKey) -> World {
 }
 
 fn token(key: &SigningKey, subject: &str, more: Value) -> String {
-    let Value::Object(mut more) = more else { panic!() };
-    more.insert("sub".to_owned(), json!(subject));
-    let claims = more.into_iter().fold(claims_with("sub", json!(subject)), |mut claims, (name, value)| {
-        claims[name] = value;
-        claims
-    });
+    let mut claims = claims_with("sub", json!(subject));
+    for (name, value) in more.as_object().unwrap() {
+        claims[name] = value.clone();
+    }
     key.token("EdDSA", &claims)
 }
 
