@@ -175,6 +175,19 @@ impl DeliverySender {
         (!kept.given_up).then(|| kept.bytes.freeze())
     }
 
+    /// Returns what the copy will be once `end` is pushed, too. `None` if no copy is kept, it was given up, or it would have
+    /// more than `most_bytes` bytes. Reserves memory for the result.
+    pub fn copied_with(&self, end: &[u8], most_bytes: usize) -> Option<Arc<[u8]>> {
+        let state = self.shared.state.lock();
+        let kept = state.kept.as_ref().filter(|kept| !kept.given_up)?;
+        let bytes = kept.bytes.len().checked_add(end.len()).filter(|bytes| *bytes <= most_bytes)?;
+        kept.memory.add(bytes as u64).ok()?;
+        let mut all = Vec::with_capacity(bytes);
+        all.extend_from_slice(&kept.bytes);
+        all.extend_from_slice(end);
+        Some(all.into())
+    }
+
     /// Discards what was not taken.
     pub fn cut(&self) -> DeliveryCut {
         let mut state = self.shared.state.lock();

@@ -20,6 +20,7 @@ use crate::rates::rate_headers;
 use crate::render_gate::NoTurn;
 
 mod body;
+mod idempotency;
 
 /// Why a request is rejected. `domain::Code` documents each code. This type carries the numbers.
 #[derive(Debug, Clone)]
@@ -320,6 +321,9 @@ impl From<LedgerRefusal> for Rejection {
             LedgerRefusal::Busy { .. } | LedgerRefusal::Unavailable { .. } => {
                 Self::journal_unavailable(&refusal.to_string())
             }
+            LedgerRefusal::IdempotencyInFlight { .. }
+            | LedgerRefusal::IdempotencyMismatch { .. }
+            | LedgerRefusal::TooManyKeys { .. } => idempotency::rejection(&refusal),
             LedgerRefusal::CallerEnded => unauthenticated(&AuthRefusal::Revoked),
             LedgerRefusal::Overflow => Self::new(
                 Code::CostOverflow,
