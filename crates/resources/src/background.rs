@@ -71,6 +71,11 @@ pub struct BackgroundResponse {
 }
 
 impl BackgroundResponse {
+    /// The body with which [`Self::start`] answers. `None` if it answers with a stream.
+    pub fn whole_answer(&self) -> Option<&str> {
+        (!self.wants_stream).then_some(&self.record.body)
+    }
+
     /// Starts the work in a task of its own and answers the client with the response's id.
     pub fn start(
         self,

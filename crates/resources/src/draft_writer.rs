@@ -16,18 +16,31 @@ pub(crate) struct DraftWriter<'g> {
     draft: FileDraft,
     written: u64,
     held: BytesMut,
+    /// The hash of all bytes so far, if it is needed.
+    hasher: Option<Box<blake3::Hasher>>,
     is_done: bool,
 }
 
 impl<'g> DraftWriter<'g> {
-    /// Starts a new object.
+    /// Starts a new object. `is_hashed`: [`Self::content`] will be asked for.
     ///
     /// # Errors
     /// There is no space for it.
-    pub(crate) async fn begin(resources: &'g StoredResources, draft: FileDraft) -> Result<Self, Rejection> {
+    pub(crate) async fn begin(
+        resources: &'g StoredResources,
+        draft: FileDraft,
+        is_hashed: bool,
+    ) -> Result<Self, Rejection> {
         let begun = draft.clone();
         resources.objects().ask_files(move |store| store.begin(&begun)).await?;
-        Ok(Self { resources, draft, written: 0, held: BytesMut::new(), is_done: false })
+        Ok(Self {
+            resources,
+            draft,
+            written: 0,
+            held: BytesMut::new(),
+            hasher: is_hashed.then(Box::default),
+            is_done: false,
+        })
     }
 
     /// Adds bytes.
@@ -35,8 +48,27 @@ impl<'g> DraftWriter<'g> {
     /// # Errors
     /// There is no space for them.
     pub(crate) async fn add(&mut self, bytes: &[u8]) -> Result<(), Rejection> {
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(bytes);
+        }
         self.held.extend_from_slice(bytes);
         if self.held.len() >= WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
+    }
+
+    /// A digest of the bytes, the name and `fields`. Equal uploads have equal digests, however their forms are written.
+    pub(crate) fn content(&self, fields: &[&[u8]]) -> [u8; 32] {
+        let name = match &self.draft {
+            FileDraft::File(file) => file.name.as_bytes(),
+            FileDraft::Part { .. } => &[],
+        };
+        let mut digest = blake3::Hasher::new();
+        if let Some(hasher) = &self.hasher {
+            digest.update(hasher.finalize().as_bytes());
+        }
+        for field in [&[name], fields].concat() {
+            digest.update(&(field.len() as u64).to_le_bytes()).update(field);
+        }
+        *digest.finalize().as_bytes()
     }
 
     async fn write(&mut self) -> Result<(), Rejection> {

@@ -19,6 +19,7 @@ use crate::object_query::{ListParameters, ObjectQuery};
 use crate::reads::ROW_BYTES;
 use crate::requests::{ObjectAnswer, owned};
 use crate::resources::StoredResources;
+use crate::upload_claim::UploadClaim;
 
 /// Bytes of a file that may wait for a reader before reading pauses, and the memory that a download reserves.
 const READER_BYTES: usize = 256 << 10;
@@ -38,7 +39,12 @@ struct FileFields {
 
 impl StoredResources {
     /// `POST /v1/files`
-    pub(crate) async fn create_file(&self, principal: &Principal, body: impl BodySource) -> ObjectAnswer {
+    pub(crate) async fn create_file(
+        &self,
+        principal: &Principal,
+        body: impl BodySource,
+        claim: Option<&dyn UploadClaim>,
+    ) -> ObjectAnswer {
         let (_memory, pieces) = self.open_form(principal, body)?;
         let (mut form, mut said, mut written) = (UploadForm::of(pieces)?, FileFields::default(), None);
         while let Some((name, field)) = form.next().await? {
@@ -46,7 +52,9 @@ impl StoredResources {
                 "purpose" => said.purpose = Some(checked_purpose(field).await?),
                 "expires_after[anchor]" => said.anchor = Some(field.text(&name).await?),
                 "expires_after[seconds]" => said.seconds = Some(field.text(&name).await?),
-                "file" if written.is_none() => written = Some(self.take_file(principal, field).await?),
+                "file" if written.is_none() => {
+                    written = Some(self.take_file(principal, field, claim.is_some()).await?)
+                }
                 _ => return Err(unknown_field(&name, FIELDS)),
             }
         }
@@ -56,6 +64,10 @@ impl StoredResources {
         // Files of batch requests are kept as long as their results.
         let usual = (purpose == "batch").then_some(self.config().retention);
         let kept = kept.map(Duration::from_secs).or(usual);
+        if let Some(claim) = claim {
+            let seconds = kept.map_or(0, |kept| kept.as_secs()).to_le_bytes();
+            claim.claim(writing.content(&[purpose.as_bytes(), &seconds])).await?;
+        }
         let finished = writing.finish(|draft| {
             if let FileDraft::File(file) = draft {
                 file.expires = kept.map(|kept| file.created.after(kept));
@@ -88,6 +100,7 @@ impl StoredResources {
         &'g self,
         principal: &Principal,
         mut field: FormField<'_>,
+        is_hashed: bool,
     ) -> Result<DraftWriter<'g>, Rejection> {
         let name = field.file_name().ok_or_else(|| {
             let message = "`file`: the form must give it a file name.";
@@ -103,7 +116,7 @@ impl StoredResources {
             name: file_name(name)?,
             purpose: String::new(),
         });
-        let mut writing = DraftWriter::begin(self, draft).await?;
+        let mut writing = DraftWriter::begin(self, draft, is_hashed).await?;
         while let Some(chunk) = field.next().await? {
             writing.add(&chunk).await?;
         }

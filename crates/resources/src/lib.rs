@@ -25,13 +25,15 @@ mod running_batches;
 mod running_response;
 mod socket_session;
 mod stored_objects;
+mod upload_claim;
 mod uploads;
 
 pub use background::{BackgroundCall, BackgroundResponse};
 pub use batch_line::{BatchLine, PaidHold};
 pub use references::{ReferencedBody, may_refer};
-pub use requests::{check_entitled, dialect_of};
+pub use requests::{check_entitled, dialect_of, takes_form};
 pub use resources::{ResourceConfig, ResourceParts, StoredResources};
 pub use response_records::StoredCall;
 pub use runner::CallRunner;
 pub use socket_session::SocketSession;
+pub use upload_claim::UploadClaim;

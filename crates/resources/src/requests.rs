@@ -10,12 +10,13 @@ use headrace_identity::{EntitlementRefusal, Principal};
 
 use crate::resources::StoredResources;
 use crate::runner::CallRunner;
+use crate::upload_claim::UploadClaim;
 
 /// The result of such a request.
 pub(crate) type ObjectAnswer = Result<Answer, Rejection>;
 
 impl StoredResources {
-    /// Answers a request of an admitted caller.
+    /// Answers a request of an admitted caller. `claim` is asked before an upload can be seen. Others do not ask it.
     ///
     /// # Errors
     /// The request is rejected.
@@ -25,10 +26,12 @@ impl StoredResources {
         principal: &Arc<Principal>,
         ask: &ObjectOperation,
         body: impl BodySource,
+        claim: Option<&dyn UploadClaim>,
     ) -> ObjectAnswer {
         use ObjectMethod::{Delete, Get, Post};
         let segments: Vec<&str> = ask.path.split('/').collect();
-        if ask.method == Post && stores(&segments) {
+        let is_known = claim.is_some_and(UploadClaim::is_known);
+        if ask.method == Post && stores(&segments) && !is_known {
             runner.check_funds(principal)?;
         }
         match (ask.method, segments.as_slice()) {
@@ -47,7 +50,7 @@ impl StoredResources {
             (Get, ["conversations", id, "items", item]) => self.show_item(principal, id, item).await,
             (Delete, ["conversations", id, "items", item]) => self.delete_item(principal, id, item).await,
             (Post, ["moderations"]) => self.moderate_texts(runner, principal, body).await,
-            (Post, ["files"]) => self.create_file(principal, body).await,
+            (Post, ["files"]) => self.create_file(principal, body, claim).await,
             (Get, ["files"]) => self.list_files(principal, &ask.query).await,
             (Get, ["files", id]) => self.show_file(principal, id).await,
             (Delete, ["files", id]) => self.delete_file(principal, id).await,
@@ -63,7 +66,7 @@ impl StoredResources {
             (Post, ["messages", "batches", id, "cancel"]) => self.cancel_message_batch(principal, id).await,
             (Get, ["messages", "batches", id, "results"]) => self.message_results(principal, id).await,
             (Post, ["uploads"]) => self.create_upload(principal, body).await,
-            (Post, ["uploads", id, "parts"]) => self.add_part(principal, id, body).await,
+            (Post, ["uploads", id, "parts"]) => self.add_part(principal, id, body, claim).await,
             (Post, ["uploads", id, "complete"]) => self.complete_upload(principal, id, body).await,
             (Post, ["uploads", id, "cancel"]) => self.cancel_upload(principal, id).await,
             _ => Err(Rejection::new(Code::NotFound, "There is no such path here, or not by this method.")
@@ -92,6 +95,11 @@ pub fn check_entitled(principal: &Principal, path: &str) -> Result<(), Rejection
         Code::EndpointNotEntitled,
         format!("{refusal} Ask for a key that may, or use another endpoint."),
     ))
+}
+
+/// Whether the body of a `POST` to this path is a form.
+pub fn takes_form(path: &str) -> bool {
+    path == "files" || path.strip_prefix("uploads/").is_some_and(|rest| rest.ends_with("/parts"))
 }
 
 /// Whether a `POST` to this path stores something new. That takes space, so the organisation must be able to pay for

@@ -19,6 +19,7 @@ use crate::files;
 use crate::form::{UploadForm, missing_field, unknown_field};
 use crate::requests::{ObjectAnswer, owned};
 use crate::resources::StoredResources;
+use crate::upload_claim::UploadClaim;
 
 /// How long an upload accepts parts, as in OpenAI's API.
 const LIFETIME: Duration = Duration::from_secs(3600);
@@ -53,6 +54,7 @@ impl StoredResources {
         principal: &Principal,
         id: &str,
         body: impl BodySource,
+        claim: Option<&dyn UploadClaim>,
     ) -> ObjectAnswer {
         // Before the body is read: check the owner and whether the upload accepts parts.
         let upload = self.upload_of(principal, id).await?;
@@ -69,13 +71,16 @@ impl StoredResources {
                 return Err(unknown_field(&name, "`data`, once"));
             }
             let draft = FileDraft::Part { project: project.clone(), part: part.clone() };
-            let mut writing = DraftWriter::begin(self, draft).await?;
+            let mut writing = DraftWriter::begin(self, draft, claim.is_some()).await?;
             while let Some(chunk) = field.next().await? {
                 writing.add(&chunk).await?;
             }
             written = Some(writing);
         }
         let writing = written.ok_or_else(|| missing_field("data"))?;
+        if let Some(claim) = claim {
+            claim.claim(writing.content(&[])).await?;
+        }
         let Some(FileDraft::Part { part, .. }) = writing.finish(|_| {}).await? else {
             return Err(not_pending());
         };

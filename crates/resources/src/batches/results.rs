@@ -86,7 +86,7 @@ impl<'a, R: CallRunner> BatchJob<'a, R> {
             name: format!("{}_{what}.jsonl", batch.id),
             purpose: OUTPUT_PURPOSE.to_owned(),
         });
-        DraftWriter::begin(self.resources, draft).await
+        DraftWriter::begin(self.resources, draft, false).await
     }
 }
 
