@@ -373,6 +373,7 @@ impl SettingsReader {
                 all: bytes("gateway.max_memory", usual.memory.all),
             },
             object_retention: self.duration("objects.retention"),
+            idempotency: self.idempotency(),
             wire: WireLimits { skip_hosted_tools: self.is_on("responses.skip_hosted_tools"), ..self.wire() },
         };
         for (field, why) in config.faults() {

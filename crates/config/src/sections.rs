@@ -42,6 +42,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("responses", "OpenAI's Responses API"),
     ("storage", "Place of keys and ledger"),
     ("objects", "Objects that clients store, and their retention"),
+    ("idempotency", "Answers that repeated requests get again. See [idempotency keys](idempotency.md)"),
     ("traces", "Bounds on stored traces"),
     ("first_start", "Initial content of an empty data directory"),
     (

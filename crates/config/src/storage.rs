@@ -8,7 +8,7 @@ use headrace_store::StorageUrl;
 use headrace_store::disk::DiskSpace;
 
 use super::field::{SettingField, field};
-use super::kinds::{KIB, MIB, TIB, bytes};
+use super::kinds::{DAY, GIB, KIB, MIB, TIB, bytes, seconds};
 use super::value::SettingKind;
 
 /// The settings of disk space.
@@ -62,6 +62,24 @@ pub(super) const FIELDS: &[SettingField] = &[
         "Free disk space that is reserved for the ledger and the keys. Uploads, batches and stored responses that would use this space are refused, and traces are dropped. Default: a tenth of the disk, at most 512 MiB.",
     ),
     field(
+        "idempotency.keep",
+        seconds(0, DAY),
+        "\"24h\"",
+        "How long the answer to a request with an `Idempotency-Key` is stored, so that a repeated request gets it again. The key itself is remembered for 24 hours: later repeats get the error `idempotency_answer_gone`, and never run a second time. With `\"0s\"`, no answer is stored.",
+    ),
+    field(
+        "idempotency.max_answer",
+        bytes(KIB, GIB),
+        "\"8MiB\"",
+        "Maximum size of a stored answer. A longer answer is delivered, but not returned again.",
+    ),
+    field(
+        "idempotency.max_total",
+        bytes(MIB, TIB),
+        "\"1GiB\"",
+        "Maximum size of the stored answers of all projects together. The oldest answers of the projects with the most bytes are removed first.",
+    ),
+    field(
         "traces.max_size",
         bytes(MIB, 1024 * TIB),
         "\"4GiB\"",
@@ -86,6 +104,8 @@ pub struct StorageSettings {
     pub max_total_bytes: Option<u64>,
     /// `None` for a default share of the disk.
     pub min_free_bytes: Option<u64>,
+    /// The bytes of the answers that repeated requests get again.
+    pub max_answers_bytes: u64,
     pub(crate) max_trace_bytes: u64,
 }
 
@@ -147,6 +167,7 @@ mod tests {
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: Some(0),
+            max_answers_bytes: 1,
             max_trace_bytes: 1,
         };
         let mut files = FileLimits { max_file_bytes_per_project: 1, ..FileLimits::default() };
@@ -170,6 +191,7 @@ mod tests {
             objects_dir: None,
             max_total_bytes: None,
             min_free_bytes: None,
+            max_answers_bytes: 1,
             max_trace_bytes: 1 << 30,
         };
         let disk = Some(DiskSpace { free: 1, total: 64 << 20 });

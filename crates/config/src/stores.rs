@@ -1,5 +1,6 @@
 //! Reads the settings of the stores besides keys and ledger. Knows no store.
 
+use headrace_gateway::IdempotencyConfig;
 use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_store::StorageUrl;
 use headrace_store::trace::TraceRetention;
@@ -34,6 +35,7 @@ impl SettingsReader {
             objects_dir: self.path("objects_dir"),
             max_total_bytes: self.long("objects.max_total"),
             min_free_bytes: self.long("objects.min_free_disk"),
+            max_answers_bytes: self.long("idempotency.max_total").unwrap_or(1),
             max_trace_bytes: self.long("traces.max_size").unwrap_or(1),
         }
     }
@@ -85,6 +87,13 @@ impl SettingsReader {
             max_total_bytes: self.long("objects.max_total").unwrap_or(u64::MAX >> 1),
             max_open_batches_per_project: long("objects.max_open_batches_per_project"),
             max_requests_per_batch: long("objects.max_requests_per_batch"),
+        }
+    }
+
+    pub(super) fn idempotency(&self) -> IdempotencyConfig {
+        IdempotencyConfig {
+            keep: self.duration("idempotency.keep"),
+            max_answer_bytes: self.size("idempotency.max_answer").unwrap_or(1),
         }
     }
 

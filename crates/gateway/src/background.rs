@@ -10,6 +10,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::Gateway;
 use crate::call_task::reply_meta;
+use crate::features;
 use crate::refusal::refuse;
 use crate::request_context::RequestContext;
 use crate::state::KeyedCall;
@@ -24,13 +25,27 @@ pub(crate) fn is_wanted(context: &RequestContext, keyed: &KeyedCall) -> bool {
 pub(crate) async fn answer(
     gateway: &Arc<Gateway>,
     context: RequestContext,
-    mut keyed: KeyedCall,
+    keyed: KeyedCall,
     counted: TaskTrackerToken,
 ) -> Answer {
+    if context.idempotency.is_some() {
+        return features::answer_background(gateway, context, keyed, counted).await;
+    }
     let begun = match begin(gateway, &context, &keyed).await {
         Ok(begun) => begun,
         Err(rejection) => return refuse(gateway, context, &rejection),
     };
+    start(gateway, context, keyed, counted, begun)
+}
+
+/// Starts the call of a stored response.
+pub(crate) fn start(
+    gateway: &Arc<Gateway>,
+    context: RequestContext,
+    mut keyed: KeyedCall,
+    counted: TaskTrackerToken,
+    begun: BackgroundResponse,
+) -> Answer {
     // The answer is read here as it comes, so it must be a stream. The work is not shared yet.
     if let Some(work) = Arc::get_mut(&mut keyed.work) {
         work.call.stream = true;
@@ -42,7 +57,7 @@ pub(crate) async fn answer(
 }
 
 /// Stores the response as queued.
-async fn begin(
+pub(crate) async fn begin(
     gateway: &Gateway,
     context: &RequestContext,
     keyed: &KeyedCall,

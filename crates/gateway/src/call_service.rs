@@ -144,7 +144,7 @@ impl Gateway {
             }
             RequestTarget::Object(operation) => {
                 let identified = self.identify(&caller, principal, dialect_of(&operation.path));
-                AdmittedTarget::Object(self.admit_object(operation, identified)?)
+                AdmittedTarget::Object(self.admit_object(operation, identified, caller.idempotency)?)
             }
             RequestTarget::ModelList { dialect, query } => {
                 let identified = self.identify(&caller, principal, dialect);

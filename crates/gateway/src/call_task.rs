@@ -148,8 +148,9 @@ impl CallTask {
     ) -> Self {
         let FundedCall { work, settlement, headers } = funded;
         let ticker = gateway.hold_keeper().join(settlement.hold(), context.record.key.clone());
-        let line = ClientStream::new(gateway.config(), head, headers, &work);
-        if let Some(copy) = features::on_task(&context, &work) {
+        let mut line = ClientStream::new(gateway.config(), head, headers, &work);
+        line.runs_on = features::runs_on(gateway, &context, &work);
+        if let Some(copy) = features::on_task(gateway, &context, &work) {
             line.sender.keep(copy);
         }
         Self {
@@ -257,6 +258,10 @@ impl CallTask {
             _ => self.line.sender.cut(),
         };
         let (bill, outcome) = bill_of(&ending, used, cut.tokens, self.finish_names());
+        if matches!(ending, CallEnding::Completed) {
+            let answer = (&self.line.sender, self.end.as_deref().unwrap_or_default(), self.line.content_type);
+            features::before_settle(gateway, &mut self.context, answer).await;
+        }
         if let CallEnding::Failed(rejection) = &ending {
             self.context.record.failed_with = Some(rejection.failure());
         }

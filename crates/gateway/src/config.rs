@@ -10,7 +10,7 @@ use headrace_identity::Directory;
 use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_ledger::{LedgerClient, Owner};
 use headrace_limits::Limits;
-use headrace_objects::{BatchStore, ObjectStore};
+use headrace_objects::{AnswerStore, BatchStore, ObjectStore};
 use headrace_wire::WireLimits;
 use serde_json::Value;
 
@@ -36,6 +36,8 @@ pub struct GatewayParts {
     pub objects: Arc<dyn ObjectStore>,
     /// Stores clients' files and batches. `None` if they are not supported.
     pub files: Option<Arc<dyn BatchStore>>,
+    /// Stores answers that repeated requests get again.
+    pub answers: Arc<dyn AnswerStore>,
     /// Separates the prefix caches of tenants. Never leaves the server.
     pub cache_secret: [u8; 32],
     /// The ledger owner id of this process. New at each start.
@@ -111,8 +113,25 @@ pub struct GatewayConfig {
     pub memory: MemoryBounds,
     /// How long objects stored by clients are kept.
     pub object_retention: Duration,
+    /// How answers are kept for repeated requests.
+    pub idempotency: IdempotencyConfig,
     /// Bounds on what a request may contain.
     pub wire: WireLimits,
+}
+
+/// How answers to requests with an idempotency key are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdempotencyConfig {
+    /// How long an answer is kept. Zero keeps none. The ledger remembers the key for 24 hours in every case.
+    pub keep: Duration,
+    /// The most bytes of an answer that is kept.
+    pub max_answer_bytes: usize,
+}
+
+impl Default for IdempotencyConfig {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(24 * 3600), max_answer_bytes: 8 << 20 }
+    }
 }
 
 impl Default for GatewayConfig {
@@ -130,6 +149,7 @@ impl Default for GatewayConfig {
             render_bytes_at_once: 16 << 20,
             memory: MemoryBounds::default(),
             object_retention: Duration::from_secs(30 * 24 * 3600),
+            idempotency: IdempotencyConfig::default(),
             wire: WireLimits::default(),
         }
     }

@@ -11,12 +11,12 @@ use headrace_identity::Principal;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::Gateway;
-use crate::background;
 use crate::refusal::{panicked, refuse};
 use crate::request_context::{RequestContext, RequestStart};
 use crate::stages::{decide, decide_on_head};
 use crate::state::{AdmittedRequest, ArrivedRequest};
 use crate::task::dispatch;
+use crate::{background, features};
 
 /// An admitted call whose body has not been read yet. A drain waits for it.
 pub struct EnteredCall {
@@ -73,7 +73,7 @@ pub(crate) async fn run(gateway: &Arc<Gateway>, entered: EnteredCall, body: impl
                 Box::pin(background::answer(gateway, context, keyed, counted)).await
             }
             Ok(keyed) => dispatch(gateway, context, keyed, counted).await,
-            Err(rejection) => refuse(gateway, context, &rejection),
+            Err(rejection) => features::on_refused(gateway, context, &rejection).await,
         }
     };
     AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|_| panicked(gateway, start))

@@ -3,6 +3,7 @@
 
 mod batches;
 mod canaries;
+mod idempotency;
 mod sessions;
 mod shadow_copies;
 mod stored_responses;
@@ -10,16 +11,90 @@ mod stored_responses;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_state::{Rejection, delivery::DeliveredCopy};
+use headrace_call_api::{BodySource, IdempotencyHeader, ObjectOperation};
+use headrace_call_state::{
+    Answer, Rejection,
+    delivery::{DeliveredCopy, DeliverySender},
+};
 use headrace_catalog::Catalog;
 use headrace_domain::{Endpoint, NanoDollars, UnixNanos};
-use headrace_ledger::{IdempotencyClaim, LedgerRefusal};
+use headrace_identity::Principal;
+use headrace_ledger::{DurableFuture, IdempotencyClaim, LedgerRefusal, StoredAnswer};
 use headrace_resources::ReferencedBody;
 use headrace_rollout::{CallVerdict, ShadowCopy};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::Gateway;
+use crate::refusal::refuse;
 use crate::request_context::RequestContext;
-use crate::state::{AdmittedCaller, ParsedCall, RenderedWork};
+use crate::state::{AdmittedCaller, KeyedCall, ParsedCall, ReceivedRequest, RenderedWork};
+
+pub(crate) use idempotency::IdempotentRequest;
+
+/// When the caller is known: whether features can act on the head.
+pub(crate) fn on_head(context: &RequestContext) -> Result<(), Rejection> {
+    idempotency::on_head(context)
+}
+
+/// When the caller's organisation could not pay for a call.
+pub(crate) fn on_no_funds(
+    gateway: &Gateway,
+    principal: &Principal,
+    context: &RequestContext,
+    rejection: Rejection,
+) -> Result<(), Rejection> {
+    idempotency::on_no_funds(gateway, principal, context, rejection)
+}
+
+/// When the body has arrived, before anything is read of it: whether it needs to be read.
+pub(crate) async fn on_received(
+    gateway: &Gateway,
+    received: &ReceivedRequest,
+    context: &mut RequestContext,
+) -> Result<(), Rejection> {
+    if context.idempotency.is_none() {
+        return Ok(());
+    }
+    Box::pin(idempotency::on_received(gateway, received, context)).await
+}
+
+/// When a request ends before its call: the answer to it.
+pub(crate) async fn on_refused(gateway: &Gateway, context: RequestContext, rejection: &Rejection) -> Answer {
+    if idempotency::has_replay(&context) {
+        return Box::pin(idempotency::replay(gateway, context)).await;
+    }
+    refuse(gateway, context, rejection)
+}
+
+/// The idempotency key that an operation on stored resources heeds.
+pub(crate) fn on_operation(
+    operation: &ObjectOperation,
+    header: Option<Box<IdempotencyHeader>>,
+) -> Option<Box<IdempotentRequest>> {
+    let header = header.filter(|_| idempotency::is_honoured(operation))?;
+    Some(Box::new(IdempotentRequest::new(*header)))
+}
+
+/// Answers an operation on stored resources that has an idempotency key.
+pub(crate) async fn answer_object(
+    gateway: &Arc<Gateway>,
+    principal: Arc<Principal>,
+    context: RequestContext,
+    operation: ObjectOperation,
+    body: impl BodySource,
+) -> Answer {
+    idempotency::answer_object(gateway, principal, context, operation, body).await
+}
+
+/// Answers a call that runs in the background and has an idempotency key.
+pub(crate) async fn answer_background(
+    gateway: &Arc<Gateway>,
+    context: RequestContext,
+    keyed: KeyedCall,
+    counted: TaskTrackerToken,
+) -> Answer {
+    idempotency::answer_background(gateway, context, keyed, counted).await
+}
 
 /// When the body has arrived: it may name stored items.
 pub(crate) async fn on_body(
@@ -62,7 +137,7 @@ pub(crate) async fn on_hold(
     most: NanoDollars,
     now: UnixNanos,
 ) -> Result<HoldTerms, Rejection> {
-    let claim = batches::claim(context);
+    let claim = batches::claim(context).or_else(|| idempotency::claim(context));
     match shadow_copies::on_hold(context, most, now).await? {
         Some(amount) => Ok(HoldTerms { amount, takes_limits: false, claim }),
         None => Ok(HoldTerms { amount: most, takes_limits: true, claim }),
@@ -78,15 +153,56 @@ pub(crate) struct HoldTerms {
     pub(crate) claim: Option<IdempotencyClaim>,
 }
 
-/// When the ledger refuses the hold.
-pub(crate) fn on_hold_refused(context: &RequestContext, refusal: &LedgerRefusal) {
-    batches::on_hold_refused(context, refusal);
+/// When the ledger refuses the hold at `now`. `durable` is the promise of what the refusal rests on.
+pub(crate) async fn on_hold_refused(
+    context: &mut RequestContext,
+    refusal: LedgerRefusal,
+    (now, durable): (UnixNanos, DurableFuture),
+) -> Rejection {
+    batches::on_hold_refused(context, &refusal);
+    if context.idempotency.is_none() {
+        return refusal.into();
+    }
+    Box::pin(idempotency::on_hold_refused(context, refusal, now, durable)).await
 }
 
 /// When the call's task begins: a buffer for a copy of everything that goes out, if a feature needs it when the call
 /// has ended.
-pub(crate) fn on_task(context: &RequestContext, work: &RenderedWork) -> Option<DeliveredCopy> {
-    batches::on_task(context, work).or_else(|| shadow_copies::on_task(context))
+pub(crate) fn on_task(
+    gateway: &Gateway,
+    context: &RequestContext,
+    work: &RenderedWork,
+) -> Option<DeliveredCopy> {
+    batches::on_task(context, work)
+        .or_else(|| idempotency::on_task(gateway, context, work))
+        .or_else(|| shadow_copies::on_task(context))
+}
+
+/// Whether a call continues if its client leaves before it has a part of the answer.
+pub(crate) fn runs_on(gateway: &Gateway, context: &RequestContext, work: &RenderedWork) -> bool {
+    idempotency::runs_on(gateway, context, work)
+}
+
+/// When a call has completed and is about to be settled: what was sent of its answer, its end, and its content type.
+pub(crate) async fn before_settle(
+    gateway: &Gateway,
+    context: &mut RequestContext,
+    answer: (&DeliverySender, &[u8], &'static str),
+) {
+    if context.idempotency.is_some() {
+        Box::pin(idempotency::before_settle(gateway, context, answer)).await;
+    }
+}
+
+/// What the settlement keeps of the answer.
+pub(crate) fn take_answer(context: &mut RequestContext) -> Option<StoredAnswer> {
+    idempotency::take_answer(context)
+}
+
+/// Whether the charge must be on the disk before the client has its whole answer: a batch records that its request ended,
+/// and the answer to a request with a key must never be another one after a crash.
+pub(crate) fn need_durable_charge(context: &RequestContext) -> bool {
+    context.batch.is_some() || context.idempotency.is_some()
 }
 
 /// When it is known what the end of a call says about its model: at the end, or when another model takes it over.

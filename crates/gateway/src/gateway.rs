@@ -26,6 +26,9 @@ use crate::socket_sessions::SocketSessions;
 /// Trace look-ups that are answered concurrently.
 const TRACE_SLOTS: usize = 256;
 
+/// Stored answers that are written or read concurrently. Others wait.
+const ANSWER_SLOTS: usize = 32;
+
 /// Decides, dispatches, delivers and settles.
 pub struct Gateway {
     parts: GatewayParts,
@@ -42,6 +45,7 @@ pub struct Gateway {
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_slots: Semaphore,
+    answer_slots: Semaphore,
     table: Arc<InFlightTable>,
     hold_keeper: Arc<HoldKeeper>,
     sessions: Arc<SocketSessions<SocketSession>>,
@@ -109,6 +113,7 @@ impl Gateway {
             draining,
             cut_off,
             trace_slots: Semaphore::new(TRACE_SLOTS),
+            answer_slots: Semaphore::new(ANSWER_SLOTS),
             table: InFlightTable::new(),
             sessions: Arc::default(),
         }))
@@ -355,6 +360,10 @@ impl Gateway {
     }
 
     /// Limits concurrent trace look-ups.
+    pub(crate) const fn answer_slots(&self) -> &Semaphore {
+        &self.answer_slots
+    }
+
     pub(crate) const fn trace_slots(&self) -> &Semaphore {
         &self.trace_slots
     }

@@ -31,5 +31,5 @@ mod world;
 extern crate self as headrace_gateway;
 
 pub use call_service::GatewayAdmission;
-pub use config::{GatewayConfig, GatewayParts, Stored, StoredTrace, TraceLookup};
+pub use config::{GatewayConfig, GatewayParts, IdempotencyConfig, Stored, StoredTrace, TraceLookup};
 pub use gateway::Gateway;

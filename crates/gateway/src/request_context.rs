@@ -14,6 +14,8 @@ use headrace_identity::Principal;
 use headrace_resources::{BatchLine, SocketSession};
 use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
+use crate::features::IdempotentRequest;
+
 /// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
 pub(crate) struct RequestContext {
     pub(crate) id: RequestId,
@@ -28,6 +30,8 @@ pub(crate) struct RequestContext {
     pub(crate) shadow: Option<Box<ShadowRole>>,
     /// The batch request that this call runs, if it is one.
     pub(crate) batch: Option<Box<BatchLine>>,
+    /// The idempotency key of the request, if it has one.
+    pub(crate) idempotency: Option<Box<IdempotentRequest>>,
     /// State of the WebSocket session that the request came on, if it came on one.
     pub(crate) turns: Option<SocketSession>,
     /// The canary watches that this request counts towards, if any.
@@ -104,6 +108,7 @@ impl RequestContext {
             line: Timeline::new(),
             shadow: None,
             batch: None,
+            idempotency: None,
             turns: None,
             canaries: None,
             slot: None,

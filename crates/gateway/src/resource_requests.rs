@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::{BodySource, ObjectOperation};
+use headrace_call_api::{BodySource, IdempotencyHeader, ObjectOperation};
 use headrace_call_state::Answer;
 use headrace_domain::KeyId;
 use headrace_identity::Principal;
 use headrace_resources::check_entitled;
 
-use crate::Gateway;
 use crate::request_context::RequestContext;
 use crate::state::IdentifiedCaller;
+use crate::{Gateway, features};
 
 /// An authenticated request for stored objects.
 pub(crate) struct ObjectRequest {
@@ -31,10 +31,14 @@ impl Gateway {
     pub(crate) fn admit_object(
         &self,
         operation: ObjectOperation,
-        (context, principal): IdentifiedCaller,
+        (mut context, principal): IdentifiedCaller,
+        idempotency: Option<Box<IdempotencyHeader>>,
     ) -> Result<ObjectRequest, Answer> {
-        let entitled =
-            principal.and_then(|principal| check_entitled(&principal, &operation.path).map(|()| principal));
+        context.idempotency = features::on_operation(&operation, idempotency);
+        let entitled = principal.and_then(|principal| {
+            features::on_head(&context)?;
+            check_entitled(&principal, &operation.path).map(|()| principal)
+        });
         match entitled {
             Ok(principal) => Ok(ObjectRequest { principal, context, operation }),
             Err(rejection) => Err(rejection.answer(&context)),
@@ -47,7 +51,10 @@ impl Gateway {
         body: impl BodySource,
     ) -> Answer {
         let ObjectRequest { principal, context, operation } = request;
-        match self.resources().answer(self, &principal, &operation, body).await {
+        if context.idempotency.is_some() {
+            return Box::pin(features::answer_object(self, principal, context, operation, body)).await;
+        }
+        match self.resources().answer(self, &principal, &operation, body, None).await {
             Ok(answer) => answer.with_headers(context.id_headers()),
             Err(rejection) => rejection.answer(&context),
         }

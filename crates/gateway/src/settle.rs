@@ -15,8 +15,8 @@ use headrace_ledger::{
 };
 use headrace_limits::{Lease, Scope};
 
-use crate::Gateway;
 use crate::request_context::RequestContext;
+use crate::{Gateway, features};
 
 /// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -202,11 +202,9 @@ impl CallSettlement {
                 Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
         }
         let hold = self.hold;
-        self.send(
-            gateway,
-            LedgerOperation::Settle { hold, lines, loss, outcome: bill.outcome, answer: None },
-        )
-        .await;
+        let answer = features::take_answer(context);
+        self.send(gateway, LedgerOperation::Settle { hold, lines, loss, outcome: bill.outcome, answer })
+            .await;
         context.record.usage = used;
         // If the ledger cannot take the settlement now, it takes it later with the amounts computed here.
         (context.record.cost, context.record.loss) =
@@ -222,9 +220,7 @@ impl CallSettlement {
         if let Some(lease) = self.lease.take() {
             lease.settle(context.record.usage.total(), gateway.parts().clock.now());
         }
-        if context.batch.is_some() {
-            // The reader of this answer's end records that the request ended. The charge must be on the disk before
-            // that.
+        if features::need_durable_charge(context) {
             self.written(gateway, SettleHaste::Waits).await;
         }
         SettledProof(())
@@ -277,6 +273,12 @@ pub(crate) async fn release_unowned(gateway: &Gateway, hold: HoldId) {
     let mut release =
         PendingSettlement::send(gateway, LedgerOperation::Release { hold, why: ReleaseReason::Failed });
     write(gateway, hold, &mut release, SettleHaste::Watches).await;
+}
+
+/// Ends a hold that no call has, and returns when that is on the disk or cannot be written any more.
+pub(crate) async fn end_hold(gateway: &Gateway, hold: HoldId, command: LedgerOperation, haste: SettleHaste) {
+    let mut end = PendingSettlement::send(gateway, command);
+    write(gateway, hold, &mut end, haste).await;
 }
 
 /// Waits until the end of a hold is on the disk, and sends it again as long as the disk refuses it.

@@ -7,9 +7,9 @@ use headrace_call_api::BodySource;
 use headrace_call_state::Rejection;
 use headrace_identity::Principal;
 
-use crate::Gateway;
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedRequest, ArrivedRequest, KeyedCall};
+use crate::{Gateway, features};
 
 pub(crate) mod authenticate;
 pub(crate) mod authorize;
@@ -33,6 +33,8 @@ pub(crate) fn decide_on_head(
 ) -> Result<AdmittedRequest, Rejection> {
     // Who the caller is, before anything that costs more than a hash.
     let authenticated = arrived.authenticate(gateway, known, context)?;
+    // Whether features can act on the head, before a request is counted that none of them can.
+    features::on_head(context)?;
     // The admission check: a request rejected from here on has counted against the caller's limits. Callers at a
     // limit, or without funds, are rejected before their body is read.
     authenticated.admit(gateway, context)
@@ -47,6 +49,8 @@ pub(crate) async fn decide(
 ) -> Result<KeyedCall, Rejection> {
     // The body: only a known caller with funds may fill memory with it.
     let received = admitted.receive(gateway, body, context).await?;
+    // Whether the same request ran before. Its answer needs neither a meaning nor a model.
+    features::on_received(gateway, &received, context).await?;
     // The stored items that it names, the model that takes it, and the memory for reading it: all before it is read.
     let prepared = received.prepare(gateway, context).await?;
     // One meaning of the bytes, with every parameter honoured or rejected by name. It depends on the model that takes

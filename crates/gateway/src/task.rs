@@ -9,7 +9,7 @@ use headrace_domain::Stage;
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::refusal::{internal_error, leave_trace, refuse};
+use crate::refusal::{internal_error, leave_trace};
 use crate::request_context::RequestContext;
 use crate::state::KeyedCall;
 use crate::{Gateway, call_task, features, settle};
@@ -45,7 +45,7 @@ async fn own(
             Ok(funded) => Some((context, funded, head)),
             Err(rejection) => {
                 // If the listener is gone, no answer is needed.
-                let _ = head.send(refuse(&gateway, context, &rejection));
+                let _ = head.send(features::on_refused(&gateway, context, &rejection).await);
                 None
             }
         }

@@ -8,7 +8,7 @@ use headrace_admin::DataDirLock;
 use headrace_config::ServerSettings;
 use headrace_domain::UnixNanos;
 use headrace_gateway::Gateway;
-use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
+use headrace_objects::{AnswerStore, BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_store::{OwnerSource, Storage, StorageUrl};
 use headrace_terminal::output;
@@ -31,6 +31,8 @@ const RESPONSES_EVERY: u32 = 5;
 pub(crate) struct ObjectStores {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) files: Arc<dyn BatchStore>,
+    /// Answers that repeated requests get again.
+    pub(crate) answers: Arc<dyn AnswerStore>,
     /// Whether the stores can be written.
     pub(crate) watched: [WatchedStore; 2],
     /// Keeps other processes out of an object directory that is not the data directory.
@@ -60,10 +62,12 @@ impl ObjectStores {
         let ballast = own.is_none().then(|| Arc::clone(data_dir.ballast()));
         let storage = Storage::open(StorageUrl::of_folder(dir), ballast);
         let objects = storage.objects(limits, Some(guard.clone()));
+        let answers = storage.answers(config.storage.max_answers_bytes, Some(guard.clone()));
+        let answers = answers.map_err(|error| error.to_string())?;
         let limits = FileLimits { max_total_bytes, ..config.files };
         let files = storage.batches(limits, Some(guard)).map_err(|error| error.to_string())?;
         let objects = objects.map_err(|error| error.to_string())?;
-        Ok(Self::new(objects, files, lock))
+        Ok(Self::new(objects, files, answers, lock))
     }
 
     /// Opens the stores of a database. `None` if this server has its stores for itself.
@@ -82,12 +86,18 @@ impl ObjectStores {
         if config.storage.objects_dir.is_some() {
             output::note("warning: `objects_dir` is not used: the database has the objects of clients");
         }
-        Ok(Some(Self::new(objects, files, None)))
+        let answers = storage.answers(config.storage.max_answers_bytes, None)?;
+        Ok(Some(Self::new(objects, files, answers, None)))
     }
 
-    fn new(objects: Arc<dyn ObjectStore>, files: Arc<dyn BatchStore>, lock: Option<DataDirLock>) -> Self {
+    fn new(
+        objects: Arc<dyn ObjectStore>,
+        files: Arc<dyn BatchStore>,
+        answers: Arc<dyn AnswerStore>,
+        lock: Option<DataDirLock>,
+    ) -> Self {
         let watched = [WatchedStore::objects(&objects), WatchedStore::files(&files)];
-        Self { objects, files, watched, _lock: lock }
+        Self { objects, files, answers, watched, _lock: lock }
     }
 }
 
@@ -195,6 +205,12 @@ pub(crate) async fn tend(gateway: Weak<Gateway>) {
         let Some(gateway) = gateway.upgrade() else { return };
         if let Err(why) = gateway.resources().sweep_objects().await {
             tracing::warn!(why, "what has expired cannot be removed; it is not shown, either");
+        }
+        if let Err(why) = gateway.sweep_answers().await {
+            tracing::warn!(
+                why,
+                "stored answers that have expired cannot be removed; they are not returned, either"
+            );
         }
     }
 }

@@ -89,6 +89,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// - `terms` of the `cost`: the bill, class by class, at the prices of the day `priced_at`. `tier` of the `cost` is the
 ///   service tier, if it is not the standard one.
 /// - `connection`: the number of earlier requests on the connection, and for how long it had been open.
+/// - `replay_of`: set if the request got the stored answer of this request, because both have one idempotency key.
 /// - `worker_job`: set if the record is a job that was run for another server. Has the `call` there.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)

@@ -28,6 +28,8 @@ pub(super) struct ClientStream {
     headers: Vec<(&'static str, String)>,
     pub(super) content_type: &'static str,
     streamed: bool,
+    /// The call continues if the client leaves before the head of its answer.
+    pub(super) runs_on: bool,
     stall: StallClock,
 }
 
@@ -68,6 +70,7 @@ impl ClientStream {
             headers,
             content_type: "application/json",
             streamed: work.call.stream,
+            runs_on: false,
             stall: StallClock::default(),
         }
     }
@@ -118,6 +121,7 @@ impl ClientStream {
     /// Returns when the client may have gone away or taken something.
     pub(super) async fn reader_moved(&mut self) {
         match &mut self.head {
+            Some(_) if self.runs_on => std::future::pending().await,
             Some(head) => head.closed().await,
             None => self.sender.reader_moved().await,
         }
@@ -126,7 +130,7 @@ impl ClientStream {
     /// Why no client waits for the answer any more. `None` if one does.
     pub(super) fn abort_reason(&self) -> Option<AbortReason> {
         match &self.head {
-            Some(head) => head.is_closed().then_some(AbortReason::ClientGone),
+            Some(head) => (head.is_closed() && !self.runs_on).then_some(AbortReason::ClientGone),
             None => self.sender.abort_reason(),
         }
     }

@@ -10,10 +10,10 @@ use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal};
 use headrace_ledger::{LedgerRefusal, StandingHint};
 use headrace_limits::Lease;
 
-use crate::Gateway;
 use crate::callers::{token_expired, user_inactive};
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
+use crate::{Gateway, features};
 
 impl ArrivedRequest {
     /// Identifies the caller with one keyed hash and one look-up. Every invalid key costs the same and gets the same
@@ -100,7 +100,8 @@ fn admit(gateway: &Gateway, principal: &Principal, context: &RequestContext) -> 
     if context.copy().is_some() {
         return Ok(lease);
     }
-    could_pay(gateway, principal).map(|()| lease)
+    let funds = could_pay(gateway, principal);
+    funds.or_else(|rejection| features::on_no_funds(gateway, principal, context, rejection)).map(|()| lease)
 }
 
 /// Rejects a caller whose organisation could not pay for any call. Passes if any model is free.

@@ -3,6 +3,7 @@
 use headrace_call_api::CallerInfo;
 use headrace_domain::{Endpoint, Stage};
 
+use crate::features::IdempotentRequest;
 use crate::request_context::RequestContext;
 use crate::state::ArrivedRequest;
 
@@ -10,6 +11,7 @@ impl ArrivedRequest {
     pub(crate) fn new(endpoint: Endpoint, caller: CallerInfo, context: &mut RequestContext) -> Self {
         context.describe(endpoint, caller.traceparent.as_deref());
         context.dialect_headers = caller.dialect_headers;
+        context.idempotency = caller.idempotency.map(|header| Box::new(IdempotentRequest::new(*header)));
         context.record.connection = caller.connection;
         context.end_stage(Stage::Connect);
         Self { credentials: caller.credentials, peer: caller.peer, endpoint }

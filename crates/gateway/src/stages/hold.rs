@@ -69,11 +69,7 @@ impl KeyedCall {
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
         let deciding = if parts.ledger.checks_callers() {
-            let caller = KeyCheck {
-                directory: Arc::clone(&parts.directory),
-                clock: Arc::clone(&parts.clock),
-                principal: Arc::clone(&self.principal.principal),
-            };
+            let caller = KeyCheck::new(gateway, &self.principal.principal);
             parts.ledger.decide_for(Arc::new(caller), vec![command], now)
         } else {
             parts.ledger.decide(vec![command], now)
@@ -81,8 +77,7 @@ impl KeyedCall {
         let mut transacted = deciding.await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
             self.principal.lease.release(now);
-            features::on_hold_refused(context, &refusal);
-            return Err(refusal.into());
+            return Err(features::on_hold_refused(context, refusal, (now, transacted.durable)).await);
         }
         context.record.held = amount;
         context.record.billed = Some(Box::new(self.work.held_for(&quote, now)));
@@ -115,10 +110,21 @@ impl KeyedCall {
 }
 
 /// Checks the key of a call at the moment when a shared ledger decides on its hold.
-struct KeyCheck {
+pub(crate) struct KeyCheck {
     directory: Arc<Directory>,
     clock: Arc<dyn Clock>,
     principal: Arc<Principal>,
+}
+
+impl KeyCheck {
+    pub(crate) fn new(gateway: &Gateway, principal: &Arc<Principal>) -> Self {
+        let parts = gateway.parts();
+        Self {
+            directory: Arc::clone(&parts.directory),
+            clock: Arc::clone(&parts.clock),
+            principal: Arc::clone(principal),
+        }
+    }
 }
 
 impl CallerCheck for KeyCheck {

@@ -280,6 +280,7 @@ impl Process {
             records: Arc::clone(&world.traces) as Arc<dyn TraceLookup>,
             objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
             files: Some(Arc::clone(&store) as Arc<dyn BatchStore>),
+            answers: Arc::new(headrace_objects::MemoryAnswers::new(1 << 30)),
             cache_secret: [9; 32],
             owner: Owner::new(owner.into()),
         };

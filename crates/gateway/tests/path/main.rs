@@ -19,6 +19,8 @@ mod extras;
 mod fallbacks;
 mod forms;
 mod holds;
+mod idempotency;
+mod idempotent_objects;
 mod inside;
 mod kept;
 mod memory;

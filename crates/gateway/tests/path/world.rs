@@ -27,12 +27,12 @@ use headrace_engine_api::{
     LoadReport, PromptScores, ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Stored, TraceLookup};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, IdempotencyConfig, Stored, TraceLookup};
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{GrantKind, Ledger, LedgerOperation, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
-use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
+use headrace_objects::{AnswerStore, BatchStore, MemoryAnswers, MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_rollout::ModelRoute;
 use headrace_tokenizer::Tokenizer;
@@ -89,6 +89,8 @@ pub(crate) enum Script {
     ThenFail(u32),
     /// The same, with tokens whose text is held back.
     HeldThenFail(u32),
+    /// Sends this many tokens and then ends well, once [`Scripted::may_fail`] is set.
+    ThenAnswer(u32),
     /// Sends this many tokens, then its thread is gone.
     ThenDie(u32),
     /// Sends this many tokens and is then cut off by its own shutdown.
@@ -233,6 +235,19 @@ impl Engine for Scripted {
                     while !may_fail.load(Ordering::SeqCst) && !sender.is_cancelled() {
                         std::thread::sleep(Duration::from_millis(1));
                     }
+                    sender.finish(last);
+                });
+            }
+            Script::ThenAnswer(tokens) => {
+                (0..tokens).for_each(|_| token(&sender, 0, "ha "));
+                let (last, may_end) = (JobEvent::Done(report(u64::from(tokens))), Arc::clone(&self.may_fail));
+                let cancelled = Arc::clone(&self.cancelled);
+                std::thread::spawn(move || {
+                    while !may_end.load(Ordering::SeqCst) && !sender.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    *cancelled.lock().unwrap() += u32::from(sender.is_cancelled());
+                    sender.send(JobEvent::Finished { choice: 0, reason: FinishReason::Stop });
                     sender.finish(last);
                 });
             }
@@ -422,6 +437,12 @@ pub(crate) struct Setup {
     pub(crate) policy: ModelPolicy,
     /// Limits on the content of a request.
     pub(crate) wire: WireLimits,
+    /// How answers are kept for repeated requests.
+    pub(crate) idempotency: IdempotencyConfig,
+    /// The store for them.
+    pub(crate) answers: Arc<dyn AnswerStore>,
+    /// The store of files and batches.
+    pub(crate) files: Option<Arc<dyn BatchStore>>,
 }
 
 impl Default for Setup {
@@ -448,6 +469,9 @@ impl Default for Setup {
             capabilities: capabilities(),
             policy: ModelPolicy::default(),
             wire: WireLimits::default(),
+            idempotency: IdempotencyConfig::default(),
+            answers: Arc::new(MemoryAnswers::new(1 << 30)),
+            files: None,
         }
     }
 }
@@ -513,7 +537,8 @@ impl World {
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
             records: Arc::clone(&traces) as Arc<dyn TraceLookup>,
             objects: setup.stored_in.clone().unwrap_or_else(|| Arc::new(MemoryObjects::new(setup.objects))),
-            files: None,
+            files: setup.files.clone(),
+            answers: Arc::clone(&setup.answers),
             cache_secret: [9; 32],
             owner: Owner::new(1),
         };
@@ -526,6 +551,7 @@ impl World {
             delivery_buffer_bytes: setup.buffer_bytes,
             memory: setup.memory,
             wire: setup.wire.clone(),
+            idempotency: setup.idempotency,
             ..GatewayConfig::default()
         };
         let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>).within(region);
@@ -570,6 +596,7 @@ impl World {
             peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
             traceparent: None,
             dialect_headers: Vec::new(),
+            idempotency: None,
             started: SystemClock::new().now(),
             started_mono_ns: 0,
             connection: None,

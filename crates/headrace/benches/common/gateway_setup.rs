@@ -136,6 +136,7 @@ pub(crate) fn open_gateway(
         records: Arc::new(NoRecords),
         objects,
         files: None,
+        answers: Arc::new(headrace_objects::MemoryAnswers::new(1 << 30)),
         cache_secret: [2; 32],
         owner,
     };

@@ -259,6 +259,7 @@ fn build(
         records: Arc::new(StoredRecords::new(Arc::clone(&stores.recorder), reader)),
         objects: Arc::clone(&stores.objects.objects),
         files: Some(Arc::clone(&stores.objects.files)),
+        answers: Arc::clone(&stores.objects.answers),
         cache_secret: data_dir.cache_salt(),
         owner: stores.owner,
     };
