@@ -33,7 +33,7 @@ const BODY: &str = "SELECT data FROM headrace.answer_part JOIN headrace.answer U
 /// Removes answers that have expired.
 const REMOVE_EXPIRED: &str = "DELETE FROM headrace.answer WHERE seq IN \
     (SELECT seq FROM headrace.answer WHERE expires <= $1 LIMIT $2)";
-/// Removes the oldest answers of a project, except the newest ones that have at most so many bytes together.
+/// Removes the oldest answers of a project, except the newest ones that have at most the given bytes together.
 const REMOVE_OLDEST: &str = "DELETE FROM headrace.answer WHERE seq IN (SELECT seq FROM \
     (SELECT seq, sum(bytes) OVER (ORDER BY seq DESC) AS newer FROM headrace.answer WHERE project = $3) of_project \
     WHERE newer > $1 ORDER BY seq LIMIT $2)";

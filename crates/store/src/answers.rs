@@ -119,7 +119,7 @@ impl SqliteAnswers {
 /// Removes answers that have expired.
 const REMOVE_EXPIRED: &str =
     "DELETE FROM answer WHERE seq IN (SELECT seq FROM answer WHERE expires <= ?1 LIMIT ?2) AND ?3 = ''";
-/// Removes the oldest answers of a project, except the newest ones that have at most so many bytes together.
+/// Removes the oldest answers of a project, except the newest ones that have at most the given bytes together.
 const REMOVE_OLDEST: &str = "DELETE FROM answer WHERE seq IN (SELECT seq FROM \
     (SELECT seq, sum(bytes) OVER (ORDER BY seq DESC) AS newer FROM answer WHERE project = ?3) \
     WHERE newer > ?1 ORDER BY seq LIMIT ?2)";
