@@ -88,6 +88,7 @@ pub(crate) async fn call(
         traceparent: None,
         started: clock.wall(),
         dialect_headers: Vec::new(),
+        idempotency: None,
         started_mono_ns: clock.mono(),
         connection: None,
     };

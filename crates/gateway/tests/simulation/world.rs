@@ -24,7 +24,7 @@ use headrace_ledger::{
     Owner, PendingBatch, StandingHint,
 };
 use headrace_limits::{LimitSpec, Limits};
-use headrace_objects::{MemoryObjects, ObjectLimits};
+use headrace_objects::{MemoryAnswers, MemoryObjects, ObjectLimits};
 use headrace_prompt::ReplyStyle;
 use headrace_tokenizer::Tokenizer;
 use tokio::sync::Notify;
@@ -43,7 +43,7 @@ const CREDIT: NanoDollars = NanoDollars::new(10_000_000);
 
 /// Seeded random numbers (splitmix64).
 #[derive(Clone)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
@@ -183,6 +183,10 @@ impl LedgerClient for RemoteLedger {
         self.ledger.standing_hint(org, project)
     }
 
+    fn knows_key(&self, project: &ProjectId, key: &str) -> bool {
+        self.ledger.knows_key(project, key)
+    }
+
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration) {
         self.ledger.keep(hold, now, lifetime);
     }
@@ -206,6 +210,11 @@ fn org() -> OrgId {
 
 fn project() -> ProjectId {
     ProjectId::new("web").unwrap()
+}
+
+/// The key of all clients.
+pub(crate) fn caller_key() -> String {
+    shared().key.clone()
 }
 
 fn shared() -> &'static Shared {
@@ -246,15 +255,34 @@ pub(crate) fn quiet_panics() {
     }));
 }
 
-struct World {
-    gateway: Arc<Gateway>,
-    clock: SimClock,
+pub(crate) struct World {
+    pub(crate) gateway: Arc<Gateway>,
+    pub(crate) clock: SimClock,
     steady: Arc<SteadyClock<SimClock>>,
-    ledger: Ledger,
+    pub(crate) ledger: Ledger,
     journal: MemoryJournal,
     limits: Limits,
     traces: Arc<Kept>,
-    faults: Arc<Faults>,
+    pub(crate) faults: Arc<Faults>,
+}
+
+/// What the process before this one left.
+#[derive(Clone)]
+pub(crate) struct Remains {
+    pub(crate) journal: MemoryJournal,
+    pub(crate) answers: Arc<MemoryAnswers>,
+    /// The number of this process, from 1.
+    pub(crate) owner: u128,
+    /// How long the processes before it have run.
+    pub(crate) elapsed: Duration,
+}
+
+impl Remains {
+    /// Nothing: this is the first process.
+    pub(crate) fn none() -> Self {
+        let (journal, answers) = (MemoryJournal::new(), Arc::new(MemoryAnswers::new(1 << 30)));
+        Self { journal, answers, owner: 1, elapsed: Duration::ZERO }
+    }
 }
 
 /// Runs a world and checks its final state.
@@ -265,12 +293,15 @@ pub(crate) fn run(seed: u64) -> Seen {
 }
 
 impl World {
-    fn new(random: &mut Random) -> (Self, JournalHand) {
-        let clock = SimClock { start: Instant::now(), stepped: Arc::default() };
+    pub(crate) fn over(random: &mut Random, remains: Remains) -> (Self, JournalHand) {
+        let Remains { journal, answers, owner, elapsed } = remains;
+        let stepped = Arc::new(AtomicI64::new(i64::try_from(elapsed.as_nanos()).unwrap()));
+        let clock = SimClock { start: Instant::now(), stepped };
         let steady = Arc::new(SteadyClock::new(clock.clone()));
-        let (faults, journal, limits) = (Arc::<Faults>::default(), MemoryJournal::new(), Limits::new());
-        let now = steady.now();
-        let (ledger, mut hand) = Ledger::open_by_hand(Box::new(journal.clone()), Owner::new(1), now).unwrap();
+        let (faults, limits) = (Arc::<Faults>::default(), Limits::new());
+        let (now, is_first) = (steady.now(), owner == 1);
+        let owner = Owner::new(owner);
+        let (ledger, mut hand) = Ledger::open_by_hand(Box::new(journal.clone()), owner, now).unwrap();
         let grant = LedgerOperation::Grant {
             org: org(),
             amount: CREDIT,
@@ -278,9 +309,11 @@ impl World {
             reference: "test".to_owned(),
         };
         let opening = vec![LedgerOperation::OpenProject { org: org(), project: project() }, grant];
-        let opened = ledger.transact(opening, now);
-        hand.turn();
-        opened.durable.wait().unwrap();
+        if is_first {
+            let opened = ledger.transact(opening, now);
+            hand.turn();
+            opened.durable.wait().unwrap();
+        }
         let name = ModelName::new("demo").unwrap();
         let capabilities = capabilities();
         // Further workers, and what they do, use none of the world's own random numbers.
@@ -334,8 +367,9 @@ impl World {
             records: Arc::clone(&traces) as Arc<dyn TraceLookup>,
             objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
             files: None,
+            answers,
             cache_secret: [9; 32],
-            owner: Owner::new(1),
+            owner,
         };
         let config = GatewayConfig {
             stall_timeout: STALL,
@@ -358,7 +392,7 @@ impl World {
     }
 
     /// Plants faults: a panic of the clock or of the sink, and failures of the disk.
-    fn plant(&self, random: &mut Random) {
+    pub(crate) fn plant(&self, random: &mut Random) {
         match random.below(6) {
             0 | 1 => self.faults.clock_in.store(1 + random.below(250), Ordering::SeqCst),
             2 => self.faults.sink.store(true, Ordering::SeqCst),
@@ -374,7 +408,7 @@ impl World {
     }
 
     /// The journal's thread: sometimes slow, sometimes down for seconds. It sleeps while there is nothing to write.
-    async fn disk(self: Arc<Self>, mut hand: JournalHand, mut random: Random) {
+    pub(crate) async fn disk(self: Arc<Self>, mut hand: JournalHand, mut random: Random) {
         loop {
             if self.ledger.health().down.is_none() {
                 self.faults.disk.notified().await;
@@ -407,7 +441,7 @@ impl World {
         }
     }
 
-    async fn expiry(self: Arc<Self>) {
+    pub(crate) async fn expiry(self: Arc<Self>) {
         loop {
             sleep(Duration::from_secs(1)).await;
             self.transact(LedgerOperation::ExpireHolds).await;
@@ -421,7 +455,7 @@ impl World {
     }
 
     /// Waits in virtual time until everything has ended.
-    async fn until_idle(&self) {
+    pub(crate) async fn until_idle(&self) {
         for _ in 0..20_000 {
             if self.gateway.in_flight() == 0 {
                 return;
@@ -433,7 +467,7 @@ impl World {
 }
 
 async fn live(mut random: Random) -> Seen {
-    let (world, hand) = World::new(&mut random);
+    let (world, hand) = World::over(&mut random, Remains::none());
     let world = Arc::new(world);
     let mut background = vec![
         tokio::spawn(Arc::clone(&world).disk(hand, random.fork())),
@@ -460,9 +494,7 @@ async fn live(mut random: Random) -> Seen {
         views.push(call.await.expect("no panic comes through to a client"));
     }
     world.until_idle().await;
-    world.faults.over.store(true, Ordering::SeqCst);
-    world.faults.clock_in.store(0, Ordering::SeqCst);
-    world.faults.sink.store(false, Ordering::SeqCst);
+    world.end_faults();
     if !drains {
         views.push(world.one_good_call(&mut random).await);
     }
@@ -471,15 +503,43 @@ async fn live(mut random: Random) -> Seen {
 }
 
 impl World {
-    /// Once faults are over, the next call is served.
-    async fn one_good_call(&self, random: &mut Random) -> ClientView {
-        // The remains of planted append faults, and of a disk that is down.
+    /// Nothing panics or fails any more.
+    pub(crate) fn end_faults(&self) {
+        self.faults.over.store(true, Ordering::SeqCst);
+        self.faults.clock_in.store(0, Ordering::SeqCst);
+        self.faults.sink.store(false, Ordering::SeqCst);
+    }
+
+    /// Gets over the planted append faults that are left, and a disk that is down.
+    pub(crate) async fn mend_disk(&self) {
         for _ in 0..10 {
             self.transact(budget()).await;
             while self.ledger.health().down.is_some() {
                 sleep(Duration::from_millis(100)).await;
             }
         }
+    }
+
+    /// The money that was charged so far, by this process and those before it.
+    pub(crate) fn charged(&self) -> NanoDollars {
+        let totals = self.ledger.totals();
+        CREDIT.checked_sub(totals.available).and_then(|sum| sum.checked_sub(totals.held)).unwrap()
+    }
+
+    /// The calls of this process that were charged.
+    pub(crate) fn charged_calls(&self) -> Vec<TraceRecord> {
+        let traces = self.traces.0.lock().unwrap();
+        traces.iter().filter(|trace| trace.cost > NanoDollars::ZERO).cloned().collect()
+    }
+
+    /// Whether the record of a call was lost to a panic.
+    pub(crate) fn has_lost_record(&self) -> bool {
+        self.traces.0.lock().unwrap().iter().any(is_stub)
+    }
+
+    /// Once faults are over, the next call is served.
+    async fn one_good_call(&self, random: &mut Random) -> ClientView {
+        self.mend_disk().await;
         let call = client::call(
             Arc::clone(&self.gateway),
             self.clock.clone(),
