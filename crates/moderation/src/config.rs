@@ -1,7 +1,10 @@
 //! The rules as an operator configures them, and the limits on their size. Plain data;
 //! [`Rules::compile`](crate::Rules::compile) checks it.
 
+use headrace_domain::ProjectId;
 use serde::{Deserialize, Serialize};
+
+use crate::pii::PiiEntity;
 
 /// Limits on a list of rules. The unit is in each name.
 pub mod limits {
@@ -25,6 +28,12 @@ pub mod limits {
     pub const MAX_REGEX_PROGRAM_BYTES: usize = 1024 * 1024;
     /// Maximum cache for matching one regular expression, in bytes.
     pub const MAX_REGEX_CACHE_BYTES: usize = 1024 * 1024;
+    /// Maximum characters of an answer that a regular expression may hold back.
+    pub const MAX_WINDOW_CHARS: u32 = 1024;
+    /// Maximum bytes of the text that replaces a match.
+    pub const MAX_REPLACEMENT_BYTES: usize = 64;
+    /// Maximum number of projects that all rules together name.
+    pub const MAX_PROJECTS: usize = 64;
 }
 
 /// One rule.
@@ -44,14 +53,43 @@ pub struct RuleConfig {
     /// A regular expression in the syntax of Rust's `regex` crate (`kind = "regex"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
+    /// The longest match in an answer, in characters. Required for patterns that can match a text of any length, if the
+    /// rule checks answers (`kind = "regex"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    /// What the rule recognises (`kind = "pii"`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entities: Vec<PiiEntity>,
     /// What happens on a match.
     pub action: Action,
+    /// The text that replaces a match (`action = "redact"`). By default `<EMAIL>` and the like for `kind = "pii"`, and
+    /// `<REDACTED>` for other rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<String>,
     /// The texts that the rule checks.
     #[serde(default)]
     pub applies_to: AppliesTo,
+    /// The projects whose calls the rule checks. Empty means all projects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub projects: Vec<ProjectId>,
+    /// Whether the rule only names its matches in traces, in place of its action.
+    #[serde(default)]
+    pub dry_run: bool,
     /// The message to the caller if the rule blocks. By default it says that the rule blocked, and names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+impl RuleConfig {
+    /// What the rule does on a match: its action, or [`Action::Flag`] in a dry run.
+    pub(crate) const fn effective_action(&self) -> Action {
+        if self.dry_run { Action::Flag } else { self.action }
+    }
+
+    /// Returns whether the rule checks calls of `project`.
+    pub(crate) fn is_for(&self, project: Option<&ProjectId>) -> bool {
+        self.projects.is_empty() || project.is_some_and(|project| self.projects.contains(project))
+    }
 }
 
 /// How a rule matches.
@@ -62,23 +100,110 @@ pub enum RuleKind {
     Words,
     /// One regular expression.
     Regex,
+    /// Values that identify a person or give access, such as e-mail addresses and API keys.
+    Pii,
 }
 
 /// What happens on a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// The call is refused.
+    /// The call is refused, or the answer ends before the match.
     Block,
-    /// The call passes, and its trace names the rule.
+    /// The text passes, and the trace names the rule.
     Flag,
+    /// The match in an answer is replaced, and the trace names the rule.
+    Redact,
+}
+
+impl Action {
+    /// The action's name in the configuration and in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Flag => "flag",
+            Self::Redact => "redact",
+        }
+    }
 }
 
 /// The texts that a rule checks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AppliesTo {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "TextNames", into = "Vec<&'static str>")]
+pub struct AppliesTo {
     /// The text that callers send.
-    #[default]
-    Input,
+    pub input: bool,
+    /// The text of answers.
+    pub answer: bool,
+    /// The reasoning before answers.
+    pub reasoning: bool,
+    /// Names and arguments of tool calls.
+    pub tool_calls: bool,
+}
+
+impl AppliesTo {
+    /// No text.
+    const NOTHING: Self = Self { input: false, answer: false, reasoning: false, tool_calls: false };
+    /// The text that callers send.
+    pub const INPUT: Self = Self { input: true, ..Self::NOTHING };
+    /// Everything that a model writes.
+    pub const OUTPUT: Self = Self { input: false, answer: true, reasoning: true, tool_calls: true };
+
+    /// Returns whether the rule checks anything that a model writes.
+    pub const fn is_output(&self) -> bool {
+        self.answer || self.reasoning || self.tool_calls
+    }
+}
+
+impl Default for AppliesTo {
+    fn default() -> Self {
+        Self::INPUT
+    }
+}
+
+/// One name or a list of names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum TextNames {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl TryFrom<TextNames> for AppliesTo {
+    type Error = String;
+
+    fn try_from(names: TextNames) -> Result<Self, String> {
+        let names = match names {
+            TextNames::One(name) => vec![name],
+            TextNames::Many(names) => names,
+        };
+        let mut applies = Self::NOTHING;
+        for name in &names {
+            match name.as_str() {
+                "input" => applies.input = true,
+                "output" => applies = Self { input: applies.input, ..Self::OUTPUT },
+                "answer" => applies.answer = true,
+                "reasoning" => applies.reasoning = true,
+                "tool_calls" => applies.tool_calls = true,
+                other => {
+                    return Err(format!(
+                        "`applies_to` names `{other}`; it takes `input`, `output`, `answer`, `reasoning` and `tool_calls`"
+                    ));
+                }
+            }
+        }
+        match applies == Self::NOTHING {
+            true => Err("`applies_to` is empty; leave it out to check the input".to_owned()),
+            false => Ok(applies),
+        }
+    }
+}
+
+impl From<AppliesTo> for Vec<&'static str> {
+    fn from(applies: AppliesTo) -> Self {
+        let AppliesTo { input, answer, reasoning, tool_calls } = applies;
+        let names =
+            [(input, "input"), (answer, "answer"), (reasoning, "reasoning"), (tool_calls, "tool_calls")];
+        names.into_iter().filter_map(|(applies, name)| applies.then_some(name)).collect()
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::RuleConfig;
+
 /// An error in one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleError {
@@ -36,3 +38,8 @@ impl fmt::Display for RulesError {
 }
 
 impl std::error::Error for RulesError {}
+
+/// An error in a field of a rule.
+pub(crate) fn error(config: &RuleConfig, field: &'static str, why: String) -> RuleError {
+    RuleError { rule: config.name.clone(), field, why }
+}

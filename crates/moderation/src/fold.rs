@@ -130,6 +130,6 @@ fn has_single_spaces(ascii: &str) -> bool {
 
 /// Returns `true` for accents of Latin, Greek and Cyrillic letters. Marks of other scripts act as letters, so they do
 /// not count.
-fn is_accent(c: char) -> bool {
+pub(crate) fn is_accent(c: char) -> bool {
     matches!(c, '\u{300}'..='\u{36f}')
 }

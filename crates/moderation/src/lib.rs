@@ -1,17 +1,22 @@
 //! Decides whether a text may pass: a list of rules, and the [`Judge`] trait for other kinds of judges. Knows text
 //! only, not who wrote it or what happens to the request. A verdict never repeats the text that it matched.
 
+mod compile;
 mod config;
 mod error;
 mod fold;
 mod look_alike;
+mod output;
 mod phrases;
+mod pii;
 mod rules;
 mod seam;
 mod verdict;
 
 pub use config::{Action, AppliesTo, RuleConfig, RuleKind, limits};
 pub use error::{RuleError, RulesError};
+pub use output::{OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text};
 pub use phrases::Phrases;
+pub use pii::PiiEntity;
 pub use rules::Rules;
 pub use verdict::{Judge, Verdict};

@@ -2,14 +2,19 @@
 //! time linear in the text, for any rules and any text.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use regex::{Regex, RegexBuilder};
+use headrace_domain::ProjectId;
+use regex::Regex;
 
+use crate::compile::{compile_regex, masked_forms};
 use crate::config::limits;
+use crate::error::error;
 use crate::fold;
+use crate::output::OutputRules;
+use crate::pii::{self, ValueCheck};
 use crate::seam::{FoundPhrase, SplitPhrases};
 use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict};
 
@@ -29,6 +34,14 @@ pub struct Rules {
     longest_phrase_chars: usize,
     /// Regular expressions, each with the index of its rule in `rules`.
     regexes: Vec<(usize, Regex)>,
+    /// Recognisers, each with the index of its rule in `rules`.
+    recognisers: Vec<(usize, Regex, Option<ValueCheck>)>,
+    /// Some rule checks input.
+    judges_input: bool,
+    /// The rules on what models write.
+    output: Option<Arc<OutputRules>>,
+    /// The rules for calls of the projects that rules name.
+    of_projects: BTreeMap<ProjectId, Arc<Self>>,
 }
 
 /// Words compiled into one automaton.
@@ -68,9 +81,38 @@ impl Rules {
         if !errors.is_empty() {
             return Err(RulesError(errors));
         }
+        // Every rule, so that each error is reported once and a rule of a project does not hide one.
+        let mut rules = Self::compile_for(configs)?;
+        let projects: BTreeSet<&ProjectId> = configs.iter().flat_map(|config| &config.projects).collect();
+        if projects.is_empty() {
+            return Ok(rules);
+        }
+        let of = |project: Option<&ProjectId>| {
+            let configs: Vec<RuleConfig> =
+                configs.iter().filter(|config| config.is_for(project)).cloned().collect();
+            Self::compile_for(&configs)
+        };
+        rules = of(None)?;
+        for project in projects {
+            rules.of_projects.insert(project.clone(), Arc::new(of(Some(project))?));
+        }
+        Ok(rules)
+    }
+
+    fn compile_for(configs: &[RuleConfig]) -> Result<Self, RulesError> {
         let mut errors = Vec::new();
+        let output = OutputRules::compile(configs, &mut errors).map(Arc::new);
         let (mut words, mut masked, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
-        for (at, config) in configs.iter().enumerate() {
+        let mut recognisers = Vec::new();
+        for (at, config) in configs.iter().enumerate().filter(|(_, config)| config.applies_to.input) {
+            if config.kind == RuleKind::Pii {
+                for pii in pii::patterns_of(&config.entities) {
+                    match compile_regex(pii.pattern) {
+                        Ok(regex) => recognisers.push((at, regex, pii.check)),
+                        Err(why) => errors.push(error(config, "entities", why)),
+                    }
+                }
+            }
             for word in &config.words {
                 words.push((at, fold::for_words(word).trim().to_owned()));
                 masked.extend(masked_forms(word).into_iter().map(|form| (at, form)));
@@ -96,12 +138,25 @@ impl Rules {
             return Err(RulesError(errors));
         }
         let rules = configs.iter().map(Rule::of).collect();
-        Ok(Self { rules, words, masked, phrases, masked_phrases, longest_phrase_chars, regexes })
+        let judges_input = configs.iter().any(|config| config.applies_to.input);
+        Ok(Self {
+            rules,
+            words,
+            masked,
+            phrases,
+            masked_phrases,
+            longest_phrase_chars,
+            regexes,
+            recognisers,
+            judges_input,
+            output,
+            of_projects: BTreeMap::new(),
+        })
     }
 
     /// Returns `true` if there are no rules.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.rules.is_empty() && self.of_projects.is_empty()
     }
 
     /// Number of rules.
@@ -155,9 +210,9 @@ impl Rules {
         }
     }
 
-    /// Adds the rules whose regular expressions match `text` or one of its two normalised forms.
+    /// Adds the rules whose regular expressions or recognisers match `text` or one of its two normalised forms.
     fn match_regexes(&self, text: &str, matched: &mut Matched) {
-        if self.regexes.is_empty() {
+        if self.regexes.is_empty() && self.recognisers.is_empty() {
             return;
         }
         let (plain, unmasked) = (fold::for_patterns(text), fold::unmasked_for_patterns(text));
@@ -169,10 +224,33 @@ impl Rules {
                 matched.add(*at, rule.action);
             }
         }
+        for (at, regex, check) in &self.recognisers {
+            let Some(rule) = self.rules.get(*at) else { continue };
+            let writings = [Some(text), plain.as_deref(), unmasked.as_deref()];
+            let is_value =
+                |found: regex::Match<'_>| check.is_none_or(|check| check(found.as_str()).is_some());
+            let matches = || writings.into_iter().flatten().any(|text| regex.find_iter(text).any(is_value));
+            if matched.would_change(*at, rule.action) && matches() {
+                matched.add(*at, rule.action);
+            }
+        }
     }
 }
 
 impl Judge for Rules {
+    fn of_project(&self, project: Option<&ProjectId>) -> Option<Arc<dyn Judge>> {
+        let rules = self.of_projects.get(project?)?;
+        Some(Arc::clone(rules) as Arc<dyn Judge>)
+    }
+
+    fn judges_input(&self) -> bool {
+        self.judges_input
+    }
+
+    fn output(&self) -> Option<&Arc<OutputRules>> {
+        self.output.as_ref()
+    }
+
     fn judge(&self, text: &str) -> Verdict {
         let mut matched = Matched::default();
         self.match_words(text, &mut matched);
@@ -214,14 +292,14 @@ impl Matched {
         let earlier = |known: Option<usize>| known.is_none_or(|known| at < known);
         match action {
             Action::Block => earlier(self.block),
-            Action::Flag => self.block.is_none() && earlier(self.flag),
+            Action::Flag | Action::Redact => self.block.is_none() && earlier(self.flag),
         }
     }
 
     fn add(&mut self, at: usize, action: Action) {
         match action {
             Action::Block => self.block = Some(at),
-            Action::Flag => self.flag = Some(at),
+            Action::Flag | Action::Redact => self.flag = Some(at),
         }
     }
 }
@@ -231,7 +309,7 @@ impl Rule {
         let default = || format!("The request matches the content rule `{}`.", config.name);
         Self {
             name: config.name.as_str().into(),
-            action: config.action,
+            action: config.effective_action(),
             message: config.message.clone().unwrap_or_else(default).into(),
             whole_word: config.whole_word,
         }
@@ -263,7 +341,14 @@ fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
         match config.kind {
             RuleKind::Words => check_words(config, &mut errors),
             RuleKind::Regex => check_pattern(config, &mut errors),
+            RuleKind::Pii => check_entities(config, &mut errors),
         }
+        check_output(config, &mut errors);
+    }
+    let projects = configs.iter().flat_map(|config| &config.projects).collect::<BTreeSet<_>>().len();
+    if projects > limits::MAX_PROJECTS {
+        let why = format!("name {projects} projects; at most {} are allowed", limits::MAX_PROJECTS);
+        errors.push(RuleError { rule: "all rules".to_owned(), field: "projects", why });
     }
     let bytes: usize = configs.iter().flat_map(|config| &config.words).map(String::len).sum();
     if bytes > limits::MAX_ALL_WORDS_BYTES {
@@ -271,6 +356,45 @@ fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
         errors.push(RuleError { rule: "all of kind words".to_owned(), field: "words", why });
     }
     errors
+}
+
+fn check_entities(config: &RuleConfig, errors: &mut Vec<RuleError>) {
+    let wrong = [
+        ("pattern", config.pattern.is_some(), "belongs to rules of kind `regex`"),
+        ("words", !config.words.is_empty(), "belongs to rules of kind `words`"),
+        ("whole_word", config.whole_word, "belongs to rules of kind `words`"),
+    ];
+    for (field, _, why) in wrong.into_iter().filter(|(_, is_set, _)| *is_set) {
+        errors.push(error(config, field, why.to_owned()));
+    }
+}
+
+/// Checks the fields about answers.
+fn check_output(config: &RuleConfig, errors: &mut Vec<RuleError>) {
+    let mut add = |field, why: String| errors.push(error(config, field, why));
+    if config.kind != RuleKind::Pii && !config.entities.is_empty() {
+        add("entities", "belongs to rules of kind `pii`".to_owned());
+    }
+    if let Some(window) = config.window {
+        if config.kind != RuleKind::Regex || !config.applies_to.is_output() {
+            add("window", "belongs to rules of kind `regex` that check answers".to_owned());
+        }
+        if window == 0 || window > limits::MAX_WINDOW_CHARS {
+            add("window", format!("must be 1 to {} characters", limits::MAX_WINDOW_CHARS));
+        }
+    }
+    if config.action == Action::Redact && config.applies_to.input {
+        let why = "`redact` is for what models write; let `applies_to` name `output`, and give the input a rule of its own";
+        add("action", why.to_owned());
+    }
+    if let Some(replacement) = &config.replacement {
+        if config.action != Action::Redact {
+            add("replacement", "belongs to rules with `action = \"redact\"`".to_owned());
+        }
+        if replacement.len() > limits::MAX_REPLACEMENT_BYTES {
+            add("replacement", format!("must have at most {} bytes", limits::MAX_REPLACEMENT_BYTES));
+        }
+    }
 }
 
 fn check_words(config: &RuleConfig, errors: &mut Vec<RuleError>) {
@@ -304,30 +428,6 @@ fn check_pattern(config: &RuleConfig, errors: &mut Vec<RuleError>) {
         let why = "belongs to rules of kind `words`; write `\\b` in the pattern".to_owned();
         errors.push(error(config, "whole_word", why));
     }
-}
-
-fn error(config: &RuleConfig, field: &'static str, why: String) -> RuleError {
-    RuleError { rule: config.name.clone(), field, why }
-}
-
-fn compile_regex(pattern: &str) -> Result<Regex, String> {
-    RegexBuilder::new(pattern)
-        .size_limit(limits::MAX_REGEX_PROGRAM_BYTES)
-        .dfa_size_limit(limits::MAX_REGEX_CACHE_BYTES)
-        .nest_limit(limits::MAX_REGEX_NESTING)
-        .build()
-        .map_err(|error| match error {
-            regex::Error::CompiledTooBig(limit) => format!("compiles to more than {limit} bytes"),
-            other => format!("does not compile: {other}"),
-        })
-}
-
-/// The forms of a word in another script after its look-alike letters are replaced by Latin ones, in either case. Omits
-/// forms that become entirely Latin, since English texts would match them.
-fn masked_forms(word: &str) -> BTreeSet<String> {
-    let forms = [word.to_owned(), word.to_lowercase(), word.to_uppercase()];
-    let forms = forms.iter().filter_map(|form| fold::unmasked_for_words(form));
-    forms.map(|form| form.trim().to_owned()).filter(|form| !form.is_ascii()).collect()
 }
 
 fn compile_words(words: &[String]) -> Result<Option<AhoCorasick>, String> {

@@ -3,6 +3,10 @@
 
 use std::sync::Arc;
 
+use headrace_domain::ProjectId;
+
+use crate::OutputRules;
+
 /// The verdict on a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Verdict {
@@ -56,6 +60,21 @@ impl Verdict {
 pub trait Judge: Send + Sync {
     /// Returns the verdict on one text. Takes at most time proportional to its length.
     fn judge(&self, text: &str) -> Verdict;
+
+    /// The judge of a project's calls. `None` if it is this one.
+    fn of_project(&self, _project: Option<&ProjectId>) -> Option<Arc<dyn Judge>> {
+        None
+    }
+
+    /// Whether the judge checks what callers send.
+    fn judges_input(&self) -> bool {
+        true
+    }
+
+    /// The rules on what models write. `None` if there are none.
+    fn output(&self) -> Option<&Arc<OutputRules>> {
+        None
+    }
 
     /// Maximum number of characters in a phrase that [`Self::judge_seam`] can find. 0 if it finds none.
     fn longest_phrase_chars(&self) -> usize {

@@ -13,7 +13,12 @@ fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
         whole_word: false,
         pattern: None,
         action,
-        applies_to: AppliesTo::Input,
+        window: None,
+        entities: Vec::new(),
+        replacement: None,
+        applies_to: AppliesTo::INPUT,
+        projects: Vec::new(),
+        dry_run: false,
         message: None,
     }
 }
@@ -271,13 +276,15 @@ fn rules_are_read_from_configuration() {
     let read = |json: &str| serde_json::from_str::<Vec<RuleConfig>>(json);
     let rules = read(
         r#"[{"name":"a","kind":"words","words":["x"],"whole_word":true,"action":"flag","applies_to":"input"},
-            {"name":"b","kind":"regex","pattern":"y+","action":"block","message":"no"}]"#,
+            {"name":"b","kind":"regex","pattern":"y+","action":"block","message":"no"},
+            {"name":"c","kind":"pii","entities":["email"],"action":"redact","applies_to":["answer","tool_calls"]}]"#,
     )
     .unwrap();
     assert_eq!(read(&serde_json::to_string(&rules).unwrap()).unwrap(), rules);
-    assert_eq!(Rules::compile(&rules).unwrap().len(), 2);
+    assert_eq!(Rules::compile(&rules).unwrap().len(), 3);
     for bad in [
-        r#"[{"name":"a","kind":"words","words":["x"],"action":"flag","applies_to":"output"}]"#,
+        r#"[{"name":"a","kind":"words","words":["x"],"action":"flag","applies_to":"sideways"}]"#,
+        r#"[{"name":"a","kind":"words","words":["x"],"action":"flag","applies_to":[]}]"#,
         r#"[{"name":"a","kind":"words","words":["x"],"action":"allow"}]"#,
         r#"[{"name":"a","kind":"words","words":["x"],"action":"flag","colour":1}]"#,
         r#"[{"name":"a","words":["x"],"action":"flag"}]"#,

@@ -1,0 +1,62 @@
+//! The rules on what models write: the text of answers, reasoning, and tool calls. Must not know calls or dialects.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+mod arguments;
+mod filter;
+mod pattern_text;
+mod patterns;
+mod span;
+mod text_rules;
+mod word_text;
+mod words;
+
+pub use arguments::{ScreenedText, screen_arguments, screen_text};
+pub use filter::OutputFilter;
+pub use text_rules::TextRules;
+
+use crate::{Action, RuleConfig, RuleError};
+
+/// The rules on everything that a model writes. Must not know which call they apply to.
+#[derive(Debug, Default)]
+pub struct OutputRules {
+    /// Name and action of every rule in the list.
+    rules: Vec<(Arc<str>, Action)>,
+    /// On the text of answers.
+    pub answer: Option<Arc<TextRules>>,
+    /// On reasoning.
+    pub reasoning: Option<Arc<TextRules>>,
+    /// On names and arguments of tool calls.
+    pub tool_calls: Option<Arc<TextRules>>,
+}
+
+impl OutputRules {
+    /// Compiles the rules that check output. `None` if there are none.
+    pub(crate) fn compile(configs: &[RuleConfig], errors: &mut Vec<RuleError>) -> Option<Self> {
+        if !configs.iter().any(|config| config.applies_to.is_output()) {
+            return None;
+        }
+        let mut compiled: Vec<(BTreeSet<usize>, Option<Arc<TextRules>>)> = Vec::new();
+        let mut of = |applies: &dyn Fn(&RuleConfig) -> bool| {
+            let used = configs.iter().enumerate().filter(|(_, config)| applies(config));
+            let used: BTreeSet<usize> = used.map(|(rule, _)| rule).collect();
+            if let Some((_, rules)) = compiled.iter().find(|(known, _)| *known == used) {
+                return rules.clone();
+            }
+            let rules = TextRules::compile(configs, &used, errors).map(Arc::new);
+            compiled.push((used, rules.clone()));
+            rules
+        };
+        let answer = of(&|config| config.applies_to.answer);
+        let reasoning = of(&|config| config.applies_to.reasoning);
+        let tool_calls = of(&|config| config.applies_to.tool_calls);
+        let rules = configs.iter().map(|config| (config.name.as_str().into(), config.effective_action()));
+        Some(Self { rules: rules.collect(), answer, reasoning, tool_calls })
+    }
+
+    /// The name of a rule and what it does. `None` if the index is of no rule.
+    pub fn rule(&self, index: usize) -> Option<(&Arc<str>, Action)> {
+        self.rules.get(index).map(|(name, action)| (name, *action))
+    }
+}
