@@ -76,8 +76,8 @@ pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, Response
 pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
 pub use token_user::TokenUser;
 pub use trace::{
-    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
-    TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
+    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, OutputVerdict, PromptPlace,
+    TRACE_VERSION, TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
 };
 pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};

@@ -99,6 +99,15 @@ pub struct KeptAnswers {
     pub tokens: u32,
 }
 
+/// A content rule that matched what the model wrote. Never holds the text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputVerdict {
+    /// The rule's name.
+    pub rule: String,
+    /// What the rule did: `block`, `redact` or `flag`.
+    pub action: String,
+}
+
 /// The cache diagnosis sent to the caller: how the prompt compares with the prompt of an earlier answer that the caller
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -433,6 +442,9 @@ pub struct TraceRecord {
     pub connection: Option<ConnectionTrace>,
     /// The verdict of moderation, if it ran.
     pub moderation: Option<String>,
+    /// The content rules that matched what the model wrote. The rule that ended the answer comes first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub output_verdicts: Vec<OutputVerdict>,
     /// How the request ended.
     pub outcome: CallOutcome,
     /// The error that the caller received. `None` unless the call failed. Read it with [`TraceRecord::failure`].
@@ -493,6 +505,7 @@ impl TraceRecord {
             billed: None,
             connection: None,
             moderation: None,
+            output_verdicts: Vec::new(),
             outcome,
             kept_answers: None,
             cache_diagnosis: None,

@@ -3,7 +3,7 @@
 
 use headrace_domain::{
     Attempt, AttemptOutcome, BilledLine, CacheMiss, CallOutcome, ContinuedAnswer, EngineTrace, NanoDollars,
-    PriceTier, RoundOutcome, ShadowOf, TokenClass, TraceRecord, TraceRound, Usage,
+    OutputVerdict, PriceTier, RoundOutcome, ShadowOf, TokenClass, TraceRecord, TraceRound, Usage,
 };
 use serde_json::{Map, Value, json};
 
@@ -149,6 +149,10 @@ pub fn record_json(record: &TraceRecord) -> Value {
     if let Some(failure) = record.failure() {
         whole["outcome"]["status"] = failure.status.into();
         whole["outcome"]["code"] = failure.code.into();
+    }
+    if !record.output_verdicts.is_empty() {
+        let verdict = |verdict: &OutputVerdict| json!({ "rule": verdict.rule, "action": verdict.action });
+        whole["output_moderation"] = record.output_verdicts.iter().map(verdict).collect();
     }
     if let Some(billed) = &record.billed {
         whole["cost"]["priced_at"] = utc_date(billed.at).into();

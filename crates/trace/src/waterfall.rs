@@ -2,7 +2,8 @@
 //! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, Stage, StageSpan, TraceRecord,
+    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, OutputVerdict, Stage, StageSpan,
+    TraceRecord,
 };
 
 use crate::axis::{AxisPart, TimeAxis};
@@ -16,6 +17,15 @@ use crate::rounds::round_lines;
 use crate::units::{
     cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
 };
+
+/// What a content rule did, as a participle.
+fn did(action: &str) -> &'static str {
+    match action {
+        "block" => "ended",
+        "redact" => "changed",
+        _ => "flagged",
+    }
+}
 
 /// Options of a drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -349,6 +359,9 @@ impl WaterfallDrawing<'_> {
         }
         if let Some(moderation) = &record.moderation {
             self.fact("moderated", &plain(moderation));
+        }
+        for OutputVerdict { rule, action } in &record.output_verdicts {
+            self.fact("answer", &format!("{} by the content rule {}", did(action), plain(rule)));
         }
     }
 
