@@ -38,6 +38,7 @@ mod client_stream;
 mod event_batcher;
 
 mod reply;
+pub(crate) mod screen;
 
 mod call_ending;
 mod early_end;
@@ -73,6 +74,8 @@ pub(crate) struct CallTask {
     /// Models that failed, or that were chosen to take over.
     passed_over: Vec<ModelName>,
     noted: StoreProgress,
+    /// Tokens that were made and that a content rule withheld.
+    withheld: Usage,
     /// While this exists the call counts as alive, and its hold is kept from expiring.
     ticker: KeptCallHandle,
 }
@@ -164,6 +167,7 @@ impl CallTask {
             round: Round::new(work, &gateway.config().wire),
             passed_over: Vec::new(),
             noted: StoreProgress::default(),
+            withheld: Usage::default(),
             ticker,
         }
     }
@@ -201,17 +205,35 @@ impl CallTask {
                 Ok(placed) => self.checked_run(gateway, &placed).await,
                 Err(rejection) => CallEnding::Refused(rejection),
             };
-            if matches!(ending, CallEnding::Completed) {
+            let is_complete = matches!(ending, CallEnding::Completed);
+            if is_complete && !self.reply.as_ref().is_some_and(ReplyWriter::is_cut) {
                 break ending;
             }
             self.round.source.cancel().await;
+            if is_complete {
+                break ending;
+            }
             if !self.asks_again(gateway, &ending) && !Box::pin(self.falls_back(gateway, &ending)).await {
                 break ending;
             }
         };
         let ending = self.held(ending).await;
         self.round.note(&mut self.context, self.reply.as_mut(), &ending);
+        self.note_screened(&ending);
         ending
+    }
+
+    /// Records which content rules matched the answer. Tokens that a rule withheld are not charged.
+    fn note_screened(&mut self, ending: &CallEnding) {
+        let Some(screen) = self.reply.as_ref().and_then(ReplyWriter::screen) else { return };
+        let record = &mut self.context.record;
+        record.output_verdicts = screen.verdicts();
+        if matches!(ending, CallEnding::Completed) && screen.has_blocked() {
+            let made = record.usage.output.saturating_add(record.usage.reasoning);
+            let has_ids = self.round.source.as_engine().is_some();
+            let delivered = screen.delivered_tokens(made, has_ids);
+            (record.usage, self.withheld) = delivered_usage(record.usage, delivered);
+        }
     }
 
     /// Replaces the ending if the hold never reached the disk: then nothing happened, and no money is held.
@@ -257,7 +279,7 @@ impl CallTask {
             CallEnding::Completed => DeliveryCut::default(),
             _ => self.line.sender.cut(),
         };
-        let (bill, outcome) = bill_of(&ending, used, cut.tokens, self.finish_names());
+        let (bill, outcome) = bill_of(&ending, used, self.withheld, cut.tokens, self.finish_names());
         if matches!(ending, CallEnding::Completed) {
             let answer = (&self.line.sender, self.end.as_deref().unwrap_or_default(), self.line.content_type);
             features::before_settle(gateway, &mut self.context, answer).await;
@@ -322,8 +344,13 @@ impl CallTask {
     /// How each choice ended.
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(ReplyWriter::finish_names).unwrap_or_default();
-        let named = names.iter().enumerate();
-        named.map(|(choice, name)| self.round.source.finish_name(choice, name).into_owned()).collect()
+        let screen = self.reply.as_ref().and_then(ReplyWriter::screen);
+        let is_blocked = |choice| screen.is_some_and(|screen| screen.is_blocked(choice));
+        let name_of = |(choice, name): (usize, &&'static str)| match is_blocked(choice) {
+            true => (*name).to_owned(),
+            false => self.round.source.finish_name(choice, name).into_owned(),
+        };
+        names.iter().enumerate().map(name_of).collect()
     }
 
     /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns
@@ -410,24 +437,17 @@ async fn see_off(gateway: &Gateway, line: &mut ClientStream, ticker: &mut KeptCa
 fn bill_of(
     ending: &CallEnding,
     used: Usage,
+    withheld: Usage,
     delivered: u64,
     finish: Vec<String>,
 ) -> (Option<CallBill>, CallOutcome) {
-    // Reasoning precedes the text, so delivered tokens count as reasoning first. Reasoning that was never delivered is
-    // not charged if the answer is not.
-    let reasoning = used.reasoning.min(delivered);
-    let written = Usage { reasoning, output: used.output.min(delivered - reasoning), ..used };
-    let unwritten = Usage {
-        reasoning: used.reasoning - written.reasoning,
-        output: used.output - written.output,
-        ..Usage::default()
-    };
+    let (written, unwritten) = delivered_usage(used, delivered);
     let nothing = Usage::default();
     let bill = |charged, lost, outcome| Some(CallBill { charged, lost, outcome });
     let cancelled = |why: String| CallOutcome::Cancelled { why };
     match ending {
         CallEnding::Completed => {
-            (bill(used, nothing, SettleOutcome::Completed), CallOutcome::Completed { finish })
+            (bill(used, withheld, SettleOutcome::Completed), CallOutcome::Completed { finish })
         }
         CallEnding::ClientGone => {
             (bill(used, nothing, SettleOutcome::Cancelled), cancelled("the client went away".to_owned()))
@@ -449,6 +469,19 @@ fn bill_of(
         }
         CallEnding::Refused(rejection) => (None, CallOutcome::Refused(rejection.traced())),
     }
+}
+
+/// Splits a usage into what was delivered, with the prompt, and the rest. Reasoning precedes the text, so delivered
+/// tokens count as reasoning first. Reasoning that was never delivered is not charged if the answer is not.
+fn delivered_usage(used: Usage, delivered: u64) -> (Usage, Usage) {
+    let reasoning = used.reasoning.min(delivered);
+    let written = Usage { reasoning, output: used.output.min(delivered - reasoning), ..used };
+    let unwritten = Usage {
+        reasoning: used.reasoning - written.reasoning,
+        output: used.output - written.output,
+        ..Usage::default()
+    };
+    (written, unwritten)
 }
 
 fn failed(rejection: &Rejection) -> CallOutcome {

@@ -184,7 +184,7 @@ impl QuestionContext {
             let call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
             let model = self.model(&call.model, Endpoint::Messages, &body)?;
             // Content that the rules keep out of forwarded calls is not forwarded in a question either.
-            may_pass(&self.catalog, &model, &call)?;
+            may_pass(&self.catalog, &self.asker.principal.project, &model, &call)?;
             return Ok(QuestionAnswer::Elsewhere(Box::new(RelayedCount { model, call })));
         }
         let call = parse_count(&body, &self.limits)?;

@@ -46,7 +46,7 @@ impl CallRunner for Gateway {
     }
 
     fn judge(&self) -> Option<Arc<dyn Judge>> {
-        self.catalog().judge().cloned()
+        self.catalog().judge().filter(|judge| judge.judges_input()).cloned()
     }
 
     async fn release(&self, hold: HoldId) {

@@ -95,7 +95,12 @@ impl AnswerLoop<'_> {
                 event = self.batcher.next(&mut self.round.source, self.context, &mut self.events),
                     if !is_full => match event {
                         SourceEvent::Over => break,
-                        event => self.on_event(event).await?,
+                        event => {
+                            self.on_event(event).await?;
+                            if self.reply.is_cut() {
+                                break;
+                            }
+                        }
                     },
                 // After the source. The first poll steps back for one turn, so that other calls' holds can join the
                 // write. A second poll in the same turn would request the write at once.

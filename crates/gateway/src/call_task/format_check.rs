@@ -10,6 +10,7 @@ use headrace_domain::{AttemptOutcome, Code};
 use crate::Gateway;
 
 use super::placement::Placed;
+use super::reply::ReplyWriter;
 use super::round::Round;
 use super::{CallEnding, CallTask};
 
@@ -23,9 +24,16 @@ impl CallTask {
         if !matches!(ending, CallEnding::Completed) {
             return ending;
         }
+        if self.reply.as_ref().is_some_and(ReplyWriter::is_cut) {
+            return ending;
+        }
         let Some(text) = self.round.source.take_checked_text() else { return ending };
         // Boxed, so that the futures of other calls reserve no space for it.
-        let Err(rejection) = Box::pin(text.check()).await else { return ending };
+        let Err(mut rejection) = Box::pin(text.check()).await else { return ending };
+        if self.reply.as_ref().is_some_and(|reply| reply.screen().is_some()) {
+            // The message may name properties of the answer, which content rules have not checked.
+            rejection.message = rejection.traced().message;
+        }
         let failed = CallEnding::Failed(rejection.clone());
         self.round.time(&mut self.context, self.reply.as_mut(), &failed);
         self.note_off_form(&rejection);

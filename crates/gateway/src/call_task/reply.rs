@@ -11,8 +11,11 @@ use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, ShownSampling, content_
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
+use super::screen::OutputScreen;
 use super::source::source_event::{RawPiece, ReplyProgress};
 
+/// The most bytes of text that are checked on the event loop.
+const SCREENED_INLINE_BYTES: usize = 16 << 10;
 /// The most log-probabilities and ids that are written as JSON on the event loop. More of them take milliseconds.
 const ENCODED_INLINE: usize = 4096;
 /// Bytes that one of them usually takes as JSON. A buffer of the final size does not have to grow by copying.
@@ -33,6 +36,8 @@ pub(super) struct ReplyWriter {
     deliver_ns: u64,
     /// The end of an answer that is passed on as it came. `None` if the encoder writes the answer.
     passed_end: Option<BytesMut>,
+    /// Checks the answer against content rules. `None` if none apply to it.
+    screen: Option<Box<OutputScreen>>,
 }
 
 /// The state of the encoder.
@@ -167,6 +172,13 @@ impl EncodedFrames {
         }
     }
 
+    /// Counts tokens whose ids are withheld. They complete with the next event of their choice that shows something.
+    fn count(&mut self, choice: u32, ids: u64) {
+        if let Some(unseen) = self.unseen.get_mut(choice as usize) {
+            *unseen += ids;
+        }
+    }
+
     /// Counts the tokens that never became visible by themselves. Called at the end of the answer, which completes
     /// them.
     fn all(&mut self) {
@@ -195,6 +207,7 @@ impl ReplyWriter {
             taken_in: 0,
             deliver_ns: 0,
             passed_end: None,
+            screen: OutputScreen::of(work, context),
         }
     }
 
@@ -205,12 +218,18 @@ impl ReplyWriter {
         events: &mut Vec<ReplyEvent>,
         context: &RequestContext,
     ) {
+        if self.screen.is_some() {
+            self.screen_events(events).await;
+        }
         if let Some(prompt) = &more.prompt {
             self.begin(prompt);
         }
         self.meaningful |= more.meaningful;
         self.write_events(events).await;
-        self.written.tokens = more.tokens.unwrap_or(self.written.tokens);
+        if let Some(tokens) = more.tokens {
+            let delivered = self.screen.as_ref().map(|screen| screen.delivered_tokens(tokens, false));
+            self.written.tokens = delivered.map_or(tokens, |delivered| delivered.max(self.written.tokens));
+        }
         self.deliver_ns += context.clock.monotonic_nanos().saturating_sub(more.at_ns);
     }
 
@@ -330,6 +349,16 @@ impl ReplyWriter {
         std::mem::take(&mut self.deliver_ns)
     }
 
+    /// The content rules' view of the answer. `None` if none apply to it.
+    pub(super) fn screen(&self) -> Option<&OutputScreen> {
+        self.screen.as_deref()
+    }
+
+    /// Whether content rules ended the answer, so that nothing more of it goes out.
+    pub(super) fn is_cut(&self) -> bool {
+        self.screen.as_ref().is_some_and(|screen| screen.has_ended())
+    }
+
     /// How each choice ended.
     pub(super) fn finish_names(&self) -> &[&'static str] {
         &self.finish
@@ -341,6 +370,34 @@ impl ReplyWriter {
         {
             encoder.begin(prompt, &mut self.written.bytes);
         }
+    }
+
+    /// Leaves the events that content rules let pass. Much text is checked off the event loop.
+    async fn screen_events(&mut self, events: &mut Vec<ReplyEvent>) {
+        let Some(mut screen) = self.screen.take() else { return };
+        let bytes = events.iter().map(ReplyEvent::text_bytes).sum::<usize>();
+        if bytes.saturating_add(screen.held_bytes()) <= SCREENED_INLINE_BYTES {
+            screen.apply(events);
+        } else {
+            let mut taken = std::mem::take(events);
+            let screening = tokio::task::spawn_blocking(move || {
+                screen.apply(&mut taken);
+                (screen, taken)
+            });
+            match screening.await {
+                Ok((checked, passed)) => (screen, *events) = (checked, passed),
+                Err(stopped) => {
+                    // Nothing leaves that was not checked.
+                    self.encoder = EncoderState::Over;
+                    if let Ok(panic) = stopped.try_into_panic() {
+                        std::panic::resume_unwind(panic);
+                    }
+                    return;
+                }
+            }
+        }
+        screen.take_uncounted().into_iter().for_each(|(choice, ids)| self.written.count(choice, ids));
+        self.screen = Some(screen);
     }
 
     async fn write_events(&mut self, events: &mut Vec<ReplyEvent>) {

@@ -71,7 +71,9 @@ fn of_an_answer_that_stalls_nothing_is_paid_for_that_was_not_delivered() {
     let used = Usage { input: 7, reasoning: 30, output: 12, ..Usage::default() };
     for (delivered, reasoning, output) in [(0, 0, 0), (10, 10, 0), (30, 30, 0), (35, 30, 5), (99, 30, 12)] {
         let stalled = CallEnding::Stalled { waited: std::time::Duration::from_secs(30) };
-        let (Some(bill), _) = bill_of(&stalled, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        let (Some(bill), _) = bill_of(&stalled, used, Usage::default(), delivered, Vec::new()) else {
+            panic!("{delivered}")
+        };
         assert_eq!(bill.charged, Usage { reasoning, output, ..used }, "{delivered}");
         assert_eq!(
             bill.charged.plus(&bill.lost),
@@ -87,10 +89,14 @@ fn an_answer_that_its_own_form_ends_is_charged_what_it_used() {
     let failed = |error: JobError| CallEnding::Failed(Rejection::job_failed(&error));
     for delivered in [0, 5] {
         let lost = failed(JobError::Form { why: "it took too much work".to_owned() });
-        let (Some(bill), _) = bill_of(&lost, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        let (Some(bill), _) = bill_of(&lost, used, Usage::default(), delivered, Vec::new()) else {
+            panic!("{delivered}")
+        };
         assert_eq!((bill.charged, bill.lost), (used, Usage::default()), "{delivered}");
         let ours = failed(JobError::from(GrammarFailed::panicked()));
-        let (Some(bill), _) = bill_of(&ours, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        let (Some(bill), _) = bill_of(&ours, used, Usage::default(), delivered, Vec::new()) else {
+            panic!("{delivered}")
+        };
         assert_ne!(bill.charged, used, "{delivered}: a panic is not the caller's");
         assert_eq!(bill.charged.plus(&bill.lost), used);
     }

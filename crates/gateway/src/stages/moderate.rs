@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_call_state::Rejection;
 use headrace_catalog::{Catalog, ServedModel};
-use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Role, Stage, TextPlace};
+use headrace_domain::{Call, Code, EncodeText, ProjectId, Prompt, PromptItem, Role, Stage, TextPlace};
 use headrace_moderation::{Judge, Phrases, Verdict};
 use headrace_render::could_fit;
 
@@ -14,7 +14,9 @@ use crate::state::{ModeratedCall, RoutedCall};
 
 impl RoutedCall {
     pub(crate) async fn moderate(self, context: &mut RequestContext) -> Result<ModeratedCall, Rejection> {
-        let Some(judge) = self.catalog.judge().cloned() else { return Ok(ModeratedCall(self)) };
+        let Some(judge) = input_judge(&self.catalog, &self.principal.project) else {
+            return Ok(ModeratedCall(self));
+        };
         let Self { principal, call, taken, catalog, model } = self;
         let (call, taken, verdict) = if taken.turn.is_some() {
             // As in stage `render`: the threads of the event loop must stay free.
@@ -37,8 +39,21 @@ impl RoutedCall {
 }
 
 /// Checks content that is not a call, but goes to the same model as one.
-pub(crate) fn may_pass(catalog: &Catalog, model: &ServedModel, call: &Call) -> Result<(), Rejection> {
-    catalog.judge().map_or(Ok(()), |judge| not_blocked(verdict(&**judge, model, call)?))
+pub(crate) fn may_pass(
+    catalog: &Catalog,
+    project: &ProjectId,
+    model: &ServedModel,
+    call: &Call,
+) -> Result<(), Rejection> {
+    let judge = input_judge(catalog, project);
+    judge.map_or(Ok(()), |judge| not_blocked(verdict(&*judge, model, call)?))
+}
+
+/// The judge of what a project's calls send. `None` if nothing is checked.
+fn input_judge(catalog: &Catalog, project: &ProjectId) -> Option<Arc<dyn Judge>> {
+    let judge = catalog.judge()?;
+    let judge = judge.of_project(Some(project)).unwrap_or_else(|| Arc::clone(judge));
+    Some(judge).filter(|judge| judge.judges_input())
 }
 
 fn not_blocked(verdict: Verdict) -> Result<(), Rejection> {

@@ -45,6 +45,7 @@ mod responses;
 mod resumes;
 mod revoked;
 mod routes;
+mod screened;
 mod scripted_server;
 mod shadows;
 mod swaps;

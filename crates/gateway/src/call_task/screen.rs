@@ -1,0 +1,565 @@
+//! Checks an answer against the content rules, between its parsing and its encoding: each text of each choice by itself.
+//! Events go in, and those that may leave come out. Must not know dialects, bytes or money.
+//!
+//! Text and reasoning are held back as far as they may still become a match. A tool call leaves whole, once all of it is
+//! known: a part of its arguments is of no use to a client, and could not be replaced as JSON. Token ids and
+//! log-probabilities repeat the text, so they leave behind it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use headrace_domain::{Endpoint, FinishReason, OutputVerdict, ReplyEvent, ShownPrompt, TokenLogprob};
+use headrace_moderation::{
+    Action, OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text,
+};
+
+use crate::request_context::RequestContext;
+use crate::state::RenderedWork;
+
+/// The rules on the answer of a call. `None` if there are none.
+pub(super) fn output_rules(work: &RenderedWork, context: &RequestContext) -> Option<Arc<OutputRules>> {
+    let judge = work.terms.catalog.judge()?;
+    let makes_text = match work.call.endpoint {
+        Endpoint::ChatCompletions | Endpoint::Completions | Endpoint::Messages | Endpoint::Responses => true,
+        Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score => false,
+    };
+    if !makes_text {
+        return None;
+    }
+    match judge.of_project(context.record.project.as_ref()) {
+        Some(judge) => judge.output().cloned(),
+        None => judge.output().cloned(),
+    }
+}
+
+/// See the top of the file.
+pub(super) struct OutputScreen {
+    rules: Arc<OutputRules>,
+    /// A client joins the texts before and behind a tool call.
+    joins_sections: bool,
+    /// The answer contains the ids themselves.
+    shows_ids: bool,
+    choices: Vec<ScreenedChoice>,
+    passed: Vec<ReplyEvent>,
+    /// The rules that matched.
+    verdicts: Vec<usize>,
+    /// Tokens whose ids are withheld although the tokens count as delivered, each with its choice.
+    uncounted: Vec<(u32, u64)>,
+    /// Bytes of text that came, and that were let out or replaced.
+    came_bytes: u64,
+    passed_bytes: u64,
+    /// Ids whose tokens were let out or replaced.
+    passed_ids: u64,
+}
+
+/// The kind of text that an answer is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Answer,
+    Reasoning,
+    ToolCalls,
+}
+
+/// One choice.
+struct ScreenedChoice {
+    section: Option<Section>,
+    answer: Option<ScreenedSection>,
+    reasoning: Option<ScreenedSection>,
+    /// The tool calls that are not complete.
+    held_calls: Vec<HeldCall>,
+    /// Ids of tokens that no event has shown yet.
+    unseen_ids: u64,
+    /// The choice has ended, by itself or by a rule.
+    has_ended: bool,
+    /// A rule ended it.
+    is_blocked: bool,
+}
+
+/// A tool call whose end is not known.
+struct HeldCall {
+    index: u32,
+    /// Id and name. `None` if the call's start has left.
+    start: Option<(String, String)>,
+    arguments: String,
+}
+
+/// The text of a choice, or its reasoning.
+struct ScreenedSection {
+    filter: OutputFilter,
+    /// Bytes of the section that came.
+    came: usize,
+    /// Bytes of its tokens, as far as their log-probabilities show them.
+    token_bytes: usize,
+    /// Ids and log-probabilities that have not left.
+    pieces: VecDeque<HeldPiece>,
+    /// Places that were replaced and may belong to `pieces`.
+    redacted: Vec<Range<usize>>,
+    /// Something of the present section was replaced.
+    has_redacted: bool,
+    /// Something of the last section that ended was replaced.
+    was_redacted: bool,
+}
+
+/// The ids and log-probabilities of an event.
+struct HeldPiece {
+    /// The bytes of the section that they may describe. They leave once these are decided.
+    bytes: Range<usize>,
+    ids: Vec<u32>,
+    logprobs: Vec<TokenLogprob>,
+}
+
+impl OutputScreen {
+    /// The screen of a call. `None` if no rule applies to its answer.
+    pub(super) fn of(work: &RenderedWork, context: &RequestContext) -> Option<Box<Self>> {
+        let rules = output_rules(work, context)?;
+        let section = |rules: &Option<Arc<TextRules>>| rules.as_ref().map(ScreenedSection::new);
+        let choice = |_| ScreenedChoice {
+            section: None,
+            answer: section(&rules.answer),
+            reasoning: section(&rules.reasoning),
+            held_calls: Vec::new(),
+            unseen_ids: 0,
+            has_ended: false,
+            is_blocked: false,
+        };
+        Some(Box::new(Self {
+            joins_sections: matches!(work.call.endpoint, Endpoint::ChatCompletions | Endpoint::Completions),
+            shows_ids: work.call.return_token_ids,
+            choices: (0..work.choices()).map(choice).collect(),
+            passed: Vec::new(),
+            verdicts: Vec::new(),
+            uncounted: Vec::new(),
+            came_bytes: 0,
+            passed_bytes: 0,
+            passed_ids: 0,
+            rules,
+        }))
+    }
+
+    /// Replaces the events by those that may leave.
+    pub(super) fn apply(&mut self, events: &mut Vec<ReplyEvent>) {
+        for event in events.drain(..) {
+            self.take(event);
+        }
+        std::mem::swap(events, &mut self.passed);
+    }
+
+    /// Whether a rule ended a choice and all choices have ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_blocked() && self.choices.iter().all(|choice| choice.has_ended)
+    }
+
+    /// Whether a rule ended a choice.
+    pub(super) fn has_blocked(&self) -> bool {
+        self.choices.iter().any(|choice| choice.is_blocked)
+    }
+
+    /// Whether a rule ended this choice.
+    pub(super) fn is_blocked(&self, choice: usize) -> bool {
+        self.choices.get(choice).is_some_and(|choice| choice.is_blocked)
+    }
+
+    /// The tokens that left, of `came` tokens in all. A server that sends no ids has sent as large a part of its tokens
+    /// as of its text.
+    pub(super) fn delivered_tokens(&self, came: u64, has_ids: bool) -> u64 {
+        if has_ids {
+            return self.passed_ids.min(came);
+        }
+        if self.came_bytes == 0 {
+            return if self.has_blocked() { 0 } else { came };
+        }
+        let part = u128::from(came) * u128::from(self.passed_bytes) / u128::from(self.came_bytes);
+        u64::try_from(part).unwrap_or(came).min(came)
+    }
+
+    /// Bytes of tool calls that are held back.
+    pub(super) fn held_bytes(&self) -> usize {
+        let held = self.choices.iter().flat_map(|choice| &choice.held_calls);
+        held.fold(0, |sum: usize, call| sum.saturating_add(call.arguments.len()))
+    }
+
+    /// Takes the tokens whose ids were withheld although they count as delivered, each with its choice.
+    pub(super) fn take_uncounted(&mut self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut self.uncounted)
+    }
+
+    /// The rules that matched, for the trace: the one that blocked first.
+    pub(super) fn verdicts(&self) -> Vec<OutputVerdict> {
+        let mut matched = self.verdicts.clone();
+        for choice in &self.choices {
+            for section in [&choice.answer, &choice.reasoning].into_iter().flatten() {
+                matched.extend(section.filter.matched());
+            }
+        }
+        matched.sort_unstable();
+        matched.dedup();
+        let named = matched.into_iter().filter_map(|rule| self.rules.rule(rule));
+        let mut named: Vec<(&Arc<str>, Action)> = named.collect();
+        named.sort_by_key(|(_, action)| *action != Action::Block);
+        let verdict = |(rule, action): (&Arc<str>, Action)| OutputVerdict {
+            rule: rule.to_string(),
+            action: action.name().to_owned(),
+        };
+        named.into_iter().map(verdict).collect()
+    }
+
+    fn take(&mut self, event: ReplyEvent) {
+        let choice = choice_of(&event);
+        let Some(state) = self.choices.get(choice as usize) else { return };
+        if state.has_ended {
+            return;
+        }
+        match event {
+            ReplyEvent::Prompt { prompt, .. } => self.prompt(choice, prompt),
+            ReplyEvent::Text { text, ids, logprobs, .. } => {
+                self.text(choice, Section::Answer, text, ids, logprobs);
+            }
+            ReplyEvent::Reasoning { text, ids, logprobs, .. } => {
+                self.text(choice, Section::Reasoning, text, ids, logprobs);
+            }
+            ReplyEvent::ReasoningSignature { signature, .. } => self.signature(choice, signature),
+            ReplyEvent::RedactedReasoning { .. } | ReplyEvent::Encoded { .. } => {
+                self.enter(choice, None);
+                self.pass_unless_ended(choice, event);
+            }
+            ReplyEvent::ToolCallStart { index, id, name, .. } => {
+                self.enter(choice, Some(Section::ToolCalls));
+                self.came_bytes += name.len() as u64;
+                self.hold_call(choice, index, Some((id, name)), "");
+            }
+            ReplyEvent::ToolCallArguments { index, fragment, .. } => {
+                self.enter(choice, Some(Section::ToolCalls));
+                self.came_bytes += fragment.len() as u64;
+                self.hold_call(choice, index, None, &fragment);
+            }
+            ReplyEvent::Finish { reason, .. } => self.finish(choice, reason),
+        }
+    }
+
+    fn pass_unless_ended(&mut self, choice: u32, event: ReplyEvent) {
+        if self.choices.get(choice as usize).is_some_and(|state| !state.has_ended) {
+            self.passed.push(event);
+        }
+    }
+
+    /// A prompt that the answer repeats.
+    fn prompt(&mut self, choice: u32, prompt: Arc<ShownPrompt>) {
+        let Some(rules) = self.rules.answer.clone().filter(|_| !prompt.text.is_empty()) else {
+            return self.passed.push(ReplyEvent::Prompt { choice, prompt });
+        };
+        let ScreenedText { changed, blocked_by, matched } = screen_text(&rules, &prompt.text);
+        self.verdicts.extend(matched);
+        if let Some(rule) = blocked_by {
+            return self.block(choice, rule);
+        }
+        // The ids and log-probabilities repeat what was replaced.
+        let without = |text| Arc::new(ShownPrompt { text, ids: Arc::new([]), logprobs: Vec::new() });
+        let prompt = changed.map_or(prompt, without);
+        self.passed.push(ReplyEvent::Prompt { choice, prompt });
+    }
+
+    fn text(
+        &mut self,
+        choice: u32,
+        section: Section,
+        text: String,
+        ids: Vec<u32>,
+        logprobs: Vec<TokenLogprob>,
+    ) {
+        // Tokens of a tool call come as texts without characters.
+        if !text.is_empty() {
+            self.enter(choice, Some(section));
+        }
+        self.came_bytes += text.len() as u64;
+        let shows_ids = self.shows_ids;
+        let Some(state) = self.choices.get_mut(choice as usize).filter(|state| !state.has_ended) else {
+            return;
+        };
+        let Some(screened) = state.section_mut(section) else {
+            return self.pass_text(choice, section, (text, ids, logprobs), 0);
+        };
+        let mut out = String::new();
+        let before = screened.filter.decided();
+        screened.hold(&text, ids, logprobs, shows_ids);
+        screened.filter.push(&text, &mut out);
+        let left = screened.leave(out, before, false);
+        self.pass_section(choice, section, left);
+    }
+
+    /// Passes on what left a section, and ends the choice if a rule ended the section.
+    fn pass_section(&mut self, choice: u32, section: Section, left: LeftText) {
+        let LeftText { text, ids, logprobs, withheld_ids, bytes } = left;
+        self.passed_bytes += bytes;
+        if withheld_ids > 0 {
+            self.uncounted.push((choice, withheld_ids));
+        }
+        if !text.is_empty() || !ids.is_empty() || !logprobs.is_empty() || withheld_ids > 0 {
+            self.pass_text(choice, section, (text, ids, logprobs), withheld_ids);
+        }
+        let state = self.choices.get_mut(choice as usize);
+        let blocked = state.and_then(|state| state.section_mut(section)?.filter.blocked_by());
+        if let Some(rule) = blocked {
+            self.block(choice, rule);
+        }
+    }
+
+    fn pass_text(
+        &mut self,
+        choice: u32,
+        section: Section,
+        (text, ids, logprobs): (String, Vec<u32>, Vec<TokenLogprob>),
+        withheld_ids: u64,
+    ) {
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        let is_screened = state.section_mut(section).is_some();
+        if !is_screened {
+            self.passed_bytes += text.len() as u64;
+        }
+        let state = self.choices.get_mut(choice as usize);
+        state.into_iter().for_each(|state| {
+            state.unseen_ids += ids.len() as u64 + withheld_ids;
+            if !text.is_empty() {
+                self.passed_ids += std::mem::take(&mut state.unseen_ids);
+            }
+        });
+        self.passed.push(match section {
+            Section::Reasoning => ReplyEvent::Reasoning { choice, text, ids, logprobs },
+            Section::Answer | Section::ToolCalls => ReplyEvent::Text { choice, text, ids, logprobs },
+        });
+    }
+
+    /// The end of a reasoning section. A signature is of the whole text, so it does not fit to a changed one.
+    fn signature(&mut self, choice: u32, signature: String) {
+        self.enter(choice, Some(Section::Reasoning));
+        self.enter(choice, None);
+        let state = self.choices.get(choice as usize);
+        let is_changed =
+            state.and_then(|state| state.reasoning.as_ref()).is_some_and(|section| section.was_redacted);
+        if !is_changed {
+            self.pass_unless_ended(choice, ReplyEvent::ReasoningSignature { choice, signature });
+        }
+    }
+
+    /// Ends the present section of a choice, if it is another one.
+    fn enter(&mut self, choice: u32, next: Option<Section>) {
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        let ended = state.section;
+        if state.has_ended || ended == next {
+            return;
+        }
+        state.section = next;
+        match ended {
+            None => {}
+            Some(Section::ToolCalls) => self.release_calls(choice),
+            Some(section) => self.end_section(choice, section, false),
+        }
+    }
+
+    fn end_section(&mut self, choice: u32, section: Section, is_last: bool) {
+        let is_joined = self.joins_sections && !is_last;
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        let Some(screened) = state.section_mut(section) else { return };
+        let mut out = String::new();
+        let before = screened.filter.decided();
+        match is_last {
+            true => screened.filter.finish(&mut out),
+            false => screened.filter.end_section(is_joined, &mut out),
+        }
+        let came = screened.came;
+        let mut left = screened.leave(out, before, true);
+        screened.was_redacted = std::mem::take(&mut screened.has_redacted);
+        if !is_joined {
+            // The filter counts from the start of the next section.
+            if screened.filter.blocked_by().is_none() {
+                left.bytes = came.saturating_sub(before) as u64;
+            }
+            if !is_last {
+                screened.begin();
+            }
+        }
+        self.pass_section(choice, section, left);
+    }
+
+    fn hold_call(&mut self, choice: u32, index: u32, start: Option<(String, String)>, fragment: &str) {
+        if self.rules.tool_calls.is_none() {
+            let state = self.choices.get_mut(choice as usize).filter(|state| !state.has_ended);
+            let Some(state) = state else { return };
+            self.passed_ids += std::mem::take(&mut state.unseen_ids);
+            self.passed_bytes += start.as_ref().map_or(fragment.len(), |(_, name)| name.len()) as u64;
+            self.passed.push(match start {
+                Some((id, name)) => ReplyEvent::ToolCallStart { choice, index, id, name },
+                None => ReplyEvent::ToolCallArguments { choice, index, fragment: fragment.to_owned() },
+            });
+            return;
+        }
+        let Some(state) = self.choices.get_mut(choice as usize).filter(|state| !state.has_ended) else {
+            return;
+        };
+        match state.held_calls.iter_mut().find(|held| held.index == index && start.is_none()) {
+            Some(held) => held.arguments.push_str(fragment),
+            None => state.held_calls.push(HeldCall { index, start, arguments: fragment.to_owned() }),
+        }
+    }
+
+    /// Passes on the tool calls that are complete. A name that a rule would change names no tool, so that rule blocks.
+    fn release_calls(&mut self, choice: u32) {
+        let Some(state) = self.choices.get_mut(choice as usize) else { return };
+        let held = std::mem::take(&mut state.held_calls);
+        let Some(rules) = self.rules.tool_calls.clone() else { return };
+        for HeldCall { index, start, arguments } in held {
+            let name = start.as_ref().map(|(_, name)| screen_text(&rules, name)).unwrap_or_default();
+            let screened = screen_arguments(&rules, &arguments);
+            self.verdicts.extend(name.matched.iter().chain(&screened.matched));
+            let renamed_by = name.matched.first().filter(|_| name.changed.is_some()).copied();
+            if let Some(rule) = name.blocked_by.or(renamed_by).or(screened.blocked_by) {
+                return self.block(choice, rule);
+            }
+            self.passed_bytes += start.as_ref().map_or(0, |(_, name)| name.len()) as u64;
+            self.passed_bytes += arguments.len() as u64;
+            if let Some((id, name)) = start {
+                self.passed.push(ReplyEvent::ToolCallStart { choice, index, id, name });
+            }
+            let fragment = screened.changed.unwrap_or(arguments);
+            if !fragment.is_empty() {
+                self.passed.push(ReplyEvent::ToolCallArguments { choice, index, fragment });
+            }
+        }
+        if let Some(state) = self.choices.get_mut(choice as usize) {
+            self.passed_ids += std::mem::take(&mut state.unseen_ids);
+        }
+    }
+
+    fn finish(&mut self, choice: u32, reason: FinishReason) {
+        self.enter(choice, None);
+        for section in [Section::Reasoning, Section::Answer] {
+            if self.choices.get(choice as usize).is_some_and(|state| !state.has_ended) {
+                self.end_section(choice, section, true);
+            }
+        }
+        let Some(state) = self.choices.get_mut(choice as usize).filter(|state| !state.has_ended) else {
+            return;
+        };
+        state.has_ended = true;
+        self.passed_ids += std::mem::take(&mut state.unseen_ids);
+        self.passed.push(ReplyEvent::Finish { choice, reason });
+    }
+
+    /// Ends a choice because of a rule. What is held back of it never leaves.
+    fn block(&mut self, choice: u32, rule: usize) {
+        let Some(state) = self.choices.get_mut(choice as usize).filter(|state| !state.has_ended) else {
+            return;
+        };
+        (state.has_ended, state.is_blocked) = (true, true);
+        state.held_calls = Vec::new();
+        for section in [&mut state.answer, &mut state.reasoning].into_iter().flatten() {
+            section.pieces = VecDeque::new();
+        }
+        self.verdicts.push(rule);
+        self.passed.push(ReplyEvent::Finish { choice, reason: FinishReason::ContentFilter });
+    }
+}
+
+impl ScreenedChoice {
+    fn section_mut(&mut self, section: Section) -> Option<&mut ScreenedSection> {
+        match section {
+            Section::Answer => self.answer.as_mut(),
+            Section::Reasoning => self.reasoning.as_mut(),
+            Section::ToolCalls => None,
+        }
+    }
+}
+
+/// What leaves a section.
+#[derive(Default)]
+struct LeftText {
+    text: String,
+    ids: Vec<u32>,
+    logprobs: Vec<TokenLogprob>,
+    /// Ids that never leave, because their text was replaced.
+    withheld_ids: u64,
+    /// Bytes of the section that were decided.
+    bytes: u64,
+}
+
+impl ScreenedSection {
+    fn new(rules: &Arc<TextRules>) -> Self {
+        Self {
+            filter: OutputFilter::new(rules),
+            came: 0,
+            token_bytes: 0,
+            pieces: VecDeque::new(),
+            redacted: Vec::new(),
+            has_redacted: false,
+            was_redacted: false,
+        }
+    }
+
+    /// Begins the next section.
+    fn begin(&mut self) {
+        (self.came, self.token_bytes) = (0, 0);
+        self.redacted.clear();
+    }
+
+    /// Holds ids and log-probabilities back until their text is decided. The text of a token may come with later
+    /// events, if it may become a stop string or is half a character. Log-probabilities show how much of it is to come.
+    /// Ids alone do not, so ids that are shown leave at the end, and only if nothing was replaced.
+    fn hold(&mut self, text: &str, ids: Vec<u32>, logprobs: Vec<TokenLogprob>, shows_ids: bool) {
+        let start = self.came;
+        self.came = self.came.saturating_add(text.len());
+        let of_tokens: usize = logprobs.iter().map(|token| token.bytes.len()).sum();
+        self.token_bytes = self.token_bytes.saturating_add(of_tokens);
+        if ids.is_empty() && logprobs.is_empty() {
+            return;
+        }
+        let to_come = match logprobs.is_empty() {
+            false => self.token_bytes.saturating_sub(self.came),
+            true if shows_ids => usize::MAX,
+            true => 0,
+        };
+        let end = self.came.saturating_add(to_come);
+        self.pieces.push_back(HeldPiece { bytes: start..end, ids, logprobs });
+    }
+
+    /// Takes what leaves with `text`. `before` is what was decided before it. With `is_end`, everything leaves.
+    fn leave(&mut self, text: String, before: usize, is_end: bool) -> LeftText {
+        let redacted = self.filter.take_redacted();
+        self.has_redacted |= !redacted.is_empty();
+        self.redacted.extend(redacted);
+        let is_blocked = self.filter.blocked_by().is_some();
+        let decided = self.filter.decided();
+        let bytes = decided.saturating_sub(before) as u64;
+        let mut left = LeftText { text, bytes, ..LeftText::default() };
+        let leaves = |piece: &HeldPiece| piece.bytes.end <= decided || (is_end && !is_blocked);
+        while let Some(piece) = self.pieces.pop_front_if(|piece| leaves(piece)) {
+            let is_alone = piece.bytes.end == usize::MAX;
+            let describes =
+                |place: &Range<usize>| place.start < piece.bytes.end && piece.bytes.start < place.end;
+            let is_replaced = self.redacted.iter().any(|place| is_alone || describes(place));
+            let is_shown = is_alone || !piece.logprobs.is_empty();
+            if is_replaced && is_shown {
+                left.withheld_ids += piece.ids.len() as u64;
+            } else {
+                left.ids.extend(piece.ids);
+                left.logprobs.extend(piece.logprobs);
+            }
+        }
+        let first = self.pieces.front().map_or(decided, |piece| piece.bytes.start);
+        self.redacted.retain(|place| place.end > first);
+        left
+    }
+}
+
+const fn choice_of(event: &ReplyEvent) -> u32 {
+    match event {
+        ReplyEvent::Prompt { choice, .. }
+        | ReplyEvent::Text { choice, .. }
+        | ReplyEvent::Reasoning { choice, .. }
+        | ReplyEvent::ReasoningSignature { choice, .. }
+        | ReplyEvent::RedactedReasoning { choice, .. }
+        | ReplyEvent::ToolCallStart { choice, .. }
+        | ReplyEvent::ToolCallArguments { choice, .. }
+        | ReplyEvent::Encoded { choice, .. }
+        | ReplyEvent::Finish { choice, .. } => *choice,
+    }
+}
