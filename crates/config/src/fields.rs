@@ -323,7 +323,7 @@ const OWN: &[SettingField] = &[
         "moderation.rules",
         SettingKind::Tables,
         "",
-        "Each table has `name`, `kind` (`\"words\"` or `\"regex\"`), `words` or `pattern`, `action` (`\"block\"` or `\"flag\"`) and, optionally, `whole_word` and `message`. For the texts that rules check, see [content_policy](errors.md#content_policy).",
+        "Each table has `name`, `kind` (`\"words\"`, `\"regex\"` or `\"pii\"`), `words`, `pattern` or `entities`, and `action` (`\"block\"`, `\"flag\"` or `\"redact\"`). `applies_to` is what the rule checks: `\"input\"` (the default), `\"output\"`, or a list of `\"input\"`, `\"answer\"`, `\"reasoning\"` and `\"tool_calls\"`. `\"redact\"` is for output alone and takes a `replacement`. A `pattern` for output that can match a text of any length needs a `window`: the longest match to find, 1 to 1024 characters. `entities` names what a `\"pii\"` rule recognises, and without it a rule recognises all: `card`, `iban`, `email`, `phone`, `ip`, `mac`, `jwt`, `api_key`, `crypto`, `us_ssn`, `uk_nhs`, `es_nif`, `it_fiscal_code`, `pl_pesel`, `in_aadhaar`, `fi_person_id`. `projects` lists the projects whose calls the rule checks; without it, all. With `dry_run = true` a rule only names its matches in traces. Further optional keys are `whole_word` and `message`. For the texts of the input that rules check, see [content_policy](errors.md#content_policy); for answers, see [PII](recipes/pii.md).",
     ),
     field(
         "gateway.default_max_tokens",

@@ -36,7 +36,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "identity",
         "Identity providers: callers sign in with JWTs in place of API keys. See [identity providers](recipes/identity-provider.md)",
     ),
-    ("moderation", "Rules on the content of requests. By default there are no rules, and the stage is off"),
+    (
+        "moderation",
+        "Rules on the content of requests and answers. By default there are no rules, and nothing is checked",
+    ),
     ("gateway", "Defaults and bounds of a call"),
     ("wire", "Bounds on the content of one request"),
     ("responses", "OpenAI's Responses API"),
