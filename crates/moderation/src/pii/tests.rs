@@ -1,3 +1,5 @@
+//! Tests that every recogniser compiles. Must not know texts.
+
 use super::*;
 
 #[test]

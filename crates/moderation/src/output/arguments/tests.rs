@@ -1,3 +1,5 @@
+//! Tables of tool arguments and what leaves of them. Must not know calls.
+
 use crate::{Action, AppliesTo, OutputRules, RuleConfig, RuleKind};
 
 use super::*;
