@@ -23,6 +23,7 @@ mod metrics;
 mod misses;
 mod names;
 mod now;
+mod output_verdicts;
 mod past;
 mod price_terms;
 mod recent;

@@ -2,8 +2,7 @@
 //! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, OutputVerdict, Stage, StageSpan,
-    TraceRecord,
+    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, Stage, StageSpan, TraceRecord,
 };
 
 use crate::axis::{AxisPart, TimeAxis};
@@ -11,21 +10,13 @@ use crate::group::{SpanGroup, grouped_spans};
 use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
+use crate::output_verdicts::output_verdict_lines;
 use crate::past;
 use crate::price_terms::price_terms;
 use crate::rounds::round_lines;
 use crate::units::{
     cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
 };
-
-/// What a content rule did, as a participle.
-fn did(action: &str) -> &'static str {
-    match action {
-        "block" => "ended",
-        "redact" => "changed",
-        _ => "flagged",
-    }
-}
 
 /// Options of a drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -360,9 +351,7 @@ impl WaterfallDrawing<'_> {
         if let Some(moderation) = &record.moderation {
             self.fact("moderated", &plain(moderation));
         }
-        for OutputVerdict { rule, action } in &record.output_verdicts {
-            self.fact("answer", &format!("{} by the content rule {}", did(action), plain(rule)));
-        }
+        output_verdict_lines(record).for_each(|line| self.fact("answer", &line));
     }
 
     /// Lists the attempts, if a prompt had several or an attempt failed, and the continued answers.
