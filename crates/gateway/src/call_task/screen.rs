@@ -55,7 +55,7 @@ pub(super) struct OutputScreen {
 
 /// The kind of text that an answer is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Section {
+enum AnswerSection {
     Answer,
     Reasoning,
     ToolCalls,
@@ -63,7 +63,7 @@ enum Section {
 
 /// One choice.
 struct ScreenedChoice {
-    section: Option<Section>,
+    section: Option<AnswerSection>,
     answer: Option<ScreenedSection>,
     reasoning: Option<ScreenedSection>,
     /// The tool calls that are not complete.
@@ -213,10 +213,10 @@ impl OutputScreen {
         match event {
             ReplyEvent::Prompt { prompt, .. } => self.prompt(choice, prompt),
             ReplyEvent::Text { text, ids, logprobs, .. } => {
-                self.text(choice, Section::Answer, text, ids, logprobs);
+                self.text(choice, AnswerSection::Answer, text, ids, logprobs);
             }
             ReplyEvent::Reasoning { text, ids, logprobs, .. } => {
-                self.text(choice, Section::Reasoning, text, ids, logprobs);
+                self.text(choice, AnswerSection::Reasoning, text, ids, logprobs);
             }
             ReplyEvent::ReasoningSignature { signature, .. } => self.signature(choice, signature),
             ReplyEvent::RedactedReasoning { .. } | ReplyEvent::Encoded { .. } => {
@@ -224,12 +224,12 @@ impl OutputScreen {
                 self.pass_unless_ended(choice, event);
             }
             ReplyEvent::ToolCallStart { index, id, name, .. } => {
-                self.enter(choice, Some(Section::ToolCalls));
+                self.enter(choice, Some(AnswerSection::ToolCalls));
                 self.came_bytes += name.len() as u64;
                 self.hold_call(choice, index, Some((id, name)), "");
             }
             ReplyEvent::ToolCallArguments { index, fragment, .. } => {
-                self.enter(choice, Some(Section::ToolCalls));
+                self.enter(choice, Some(AnswerSection::ToolCalls));
                 self.came_bytes += fragment.len() as u64;
                 self.hold_call(choice, index, None, &fragment);
             }
@@ -262,7 +262,7 @@ impl OutputScreen {
     fn text(
         &mut self,
         choice: u32,
-        section: Section,
+        section: AnswerSection,
         text: String,
         ids: Vec<u32>,
         logprobs: Vec<TokenLogprob>,
@@ -288,7 +288,7 @@ impl OutputScreen {
     }
 
     /// Passes on what left a section, and ends the choice if a rule ended the section.
-    fn pass_section(&mut self, choice: u32, section: Section, left: LeftText) {
+    fn pass_section(&mut self, choice: u32, section: AnswerSection, left: LeftText) {
         let LeftText { text, ids, logprobs, withheld_ids, bytes } = left;
         self.passed_bytes += bytes;
         if withheld_ids > 0 {
@@ -307,7 +307,7 @@ impl OutputScreen {
     fn pass_text(
         &mut self,
         choice: u32,
-        section: Section,
+        section: AnswerSection,
         (text, ids, logprobs): (String, Vec<u32>, Vec<TokenLogprob>),
         withheld_ids: u64,
     ) {
@@ -324,14 +324,16 @@ impl OutputScreen {
             }
         });
         self.passed.push(match section {
-            Section::Reasoning => ReplyEvent::Reasoning { choice, text, ids, logprobs },
-            Section::Answer | Section::ToolCalls => ReplyEvent::Text { choice, text, ids, logprobs },
+            AnswerSection::Reasoning => ReplyEvent::Reasoning { choice, text, ids, logprobs },
+            AnswerSection::Answer | AnswerSection::ToolCalls => {
+                ReplyEvent::Text { choice, text, ids, logprobs }
+            }
         });
     }
 
     /// The end of a reasoning section. A signature is of the whole text, so it does not fit to a changed one.
     fn signature(&mut self, choice: u32, signature: String) {
-        self.enter(choice, Some(Section::Reasoning));
+        self.enter(choice, Some(AnswerSection::Reasoning));
         self.enter(choice, None);
         let state = self.choices.get(choice as usize);
         let is_changed =
@@ -342,7 +344,7 @@ impl OutputScreen {
     }
 
     /// Ends the present section of a choice, if it is another one.
-    fn enter(&mut self, choice: u32, next: Option<Section>) {
+    fn enter(&mut self, choice: u32, next: Option<AnswerSection>) {
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
         let ended = state.section;
         if state.has_ended || ended == next {
@@ -351,12 +353,12 @@ impl OutputScreen {
         state.section = next;
         match ended {
             None => {}
-            Some(Section::ToolCalls) => self.release_calls(choice),
+            Some(AnswerSection::ToolCalls) => self.release_calls(choice),
             Some(section) => self.end_section(choice, section, false),
         }
     }
 
-    fn end_section(&mut self, choice: u32, section: Section, is_last: bool) {
+    fn end_section(&mut self, choice: u32, section: AnswerSection, is_last: bool) {
         let is_joined = self.joins_sections && !is_last;
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
         let Some(screened) = state.section_mut(section) else { return };
@@ -432,7 +434,7 @@ impl OutputScreen {
 
     fn finish(&mut self, choice: u32, reason: FinishReason) {
         self.enter(choice, None);
-        for section in [Section::Reasoning, Section::Answer] {
+        for section in [AnswerSection::Reasoning, AnswerSection::Answer] {
             if self.choices.get(choice as usize).is_some_and(|state| !state.has_ended) {
                 self.end_section(choice, section, true);
             }
@@ -461,11 +463,11 @@ impl OutputScreen {
 }
 
 impl ScreenedChoice {
-    fn section_mut(&mut self, section: Section) -> Option<&mut ScreenedSection> {
+    fn section_mut(&mut self, section: AnswerSection) -> Option<&mut ScreenedSection> {
         match section {
-            Section::Answer => self.answer.as_mut(),
-            Section::Reasoning => self.reasoning.as_mut(),
-            Section::ToolCalls => None,
+            AnswerSection::Answer => self.answer.as_mut(),
+            AnswerSection::Reasoning => self.reasoning.as_mut(),
+            AnswerSection::ToolCalls => None,
         }
     }
 }
