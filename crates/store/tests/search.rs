@@ -107,6 +107,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         continued: Vec::new(),
         rounds: Vec::new(),
         moderation: None,
+        output_verdicts: Vec::new(),
         outcome,
         failed_with: None,
         shadow_of: None,

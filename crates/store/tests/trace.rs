@@ -57,6 +57,7 @@ fn record(n: u64) -> TraceRecord {
         billed: None,
         connection: None,
         moderation: None,
+        output_verdicts: Vec::new(),
         outcome: CallOutcome::Completed { finish: vec!["stop".to_owned()] },
         kept_answers: None,
         cache_diagnosis: None,
