@@ -323,7 +323,7 @@ impl From<LedgerRefusal> for Rejection {
             }
             LedgerRefusal::IdempotencyInFlight { .. }
             | LedgerRefusal::IdempotencyMismatch { .. }
-            | LedgerRefusal::TooManyKeys { .. } => idempotency::rejection(&refusal),
+            | LedgerRefusal::TooManyKeys { .. } => Self::of_claim(&refusal),
             LedgerRefusal::CallerEnded => unauthenticated(&AuthRefusal::Revoked),
             LedgerRefusal::Overflow => Self::new(
                 Code::CostOverflow,

@@ -10,7 +10,6 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::Gateway;
 use crate::call_task::reply_meta;
-use crate::features;
 use crate::refusal::refuse;
 use crate::request_context::RequestContext;
 use crate::state::KeyedCall;
@@ -28,9 +27,6 @@ pub(crate) async fn answer(
     keyed: KeyedCall,
     counted: TaskTrackerToken,
 ) -> Answer {
-    if context.idempotency.is_some() {
-        return features::answer_background(gateway, context, keyed, counted).await;
-    }
     let begun = match begin(gateway, &context, &keyed).await {
         Ok(begun) => begun,
         Err(rejection) => return refuse(gateway, context, &rejection),

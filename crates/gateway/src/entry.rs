@@ -16,7 +16,7 @@ use crate::request_context::{RequestContext, RequestStart};
 use crate::stages::{decide, decide_on_head};
 use crate::state::{AdmittedRequest, ArrivedRequest};
 use crate::task::dispatch;
-use crate::{background, features};
+use crate::{background, features, keyed_background};
 
 /// An admitted call whose body has not been read yet. A drain waits for it.
 pub struct EnteredCall {
@@ -70,7 +70,11 @@ pub(crate) async fn run(gateway: &Arc<Gateway>, entered: EnteredCall, body: impl
         match decide(gateway, admitted, body, &mut context).await {
             Ok(keyed) if background::is_wanted(&context, &keyed) => {
                 // Boxed, so that the futures of other calls reserve no space for it.
-                Box::pin(background::answer(gateway, context, keyed, counted)).await
+                if context.idempotency.is_some() {
+                    Box::pin(keyed_background::answer(gateway, context, keyed, counted)).await
+                } else {
+                    Box::pin(background::answer(gateway, context, keyed, counted)).await
+                }
             }
             Ok(keyed) => dispatch(gateway, context, keyed, counted).await,
             Err(rejection) => features::on_refused(gateway, context, &rejection).await,

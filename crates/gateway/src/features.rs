@@ -19,17 +19,17 @@ use headrace_call_state::{
 use headrace_catalog::Catalog;
 use headrace_domain::{Endpoint, NanoDollars, UnixNanos};
 use headrace_identity::Principal;
-use headrace_ledger::{DurableFuture, IdempotencyClaim, LedgerRefusal, StoredAnswer};
+use headrace_ledger::{DurableFuture, IdempotencyClaim, LedgerRefusal};
 use headrace_resources::ReferencedBody;
 use headrace_rollout::{CallVerdict, ShadowCopy};
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::Gateway;
+use crate::idempotent_request::IdempotentRequest;
 use crate::refusal::refuse;
 use crate::request_context::RequestContext;
-use crate::state::{AdmittedCaller, KeyedCall, ParsedCall, ReceivedRequest, RenderedWork};
+use crate::state::{AdmittedCaller, ParsedCall, ReceivedRequest, RenderedWork};
 
-pub(crate) use idempotency::IdempotentRequest;
+pub(crate) use idempotency::{KeyClaim, store_answer};
 
 /// When the caller is known: whether features can act on the head.
 pub(crate) fn on_head(context: &RequestContext) -> Result<(), Rejection> {
@@ -84,16 +84,6 @@ pub(crate) async fn answer_object(
     body: impl BodySource,
 ) -> Answer {
     idempotency::answer_object(gateway, principal, context, operation, body).await
-}
-
-/// Answers a call that runs in the background and has an idempotency key.
-pub(crate) async fn answer_background(
-    gateway: &Arc<Gateway>,
-    context: RequestContext,
-    keyed: KeyedCall,
-    counted: TaskTrackerToken,
-) -> Answer {
-    idempotency::answer_background(gateway, context, keyed, counted).await
 }
 
 /// When the body has arrived: it may name stored items.
@@ -192,17 +182,6 @@ pub(crate) async fn before_settle(
     if context.idempotency.is_some() {
         Box::pin(idempotency::before_settle(gateway, context, answer)).await;
     }
-}
-
-/// What the settlement keeps of the answer.
-pub(crate) fn take_answer(context: &mut RequestContext) -> Option<StoredAnswer> {
-    idempotency::take_answer(context)
-}
-
-/// Whether the charge must be on the disk before the client has its whole answer: a batch records that its request ended,
-/// and the answer to a request with a key must never be another one after a crash.
-pub(crate) fn need_durable_charge(context: &RequestContext) -> bool {
-    context.batch.is_some() || context.idempotency.is_some()
 }
 
 /// When it is known what the end of a call says about its model: at the end, or when another model takes it over.

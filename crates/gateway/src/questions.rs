@@ -35,9 +35,9 @@ use headrace_wire::{
 
 use crate::Gateway;
 use crate::look_up::{Looked, respond};
+use crate::refusal::draining;
 use crate::refusal::refuse;
 use crate::request_context::RequestContext;
-use crate::stages::authenticate::draining;
 use crate::stages::authorize::{name_kept, unknown_model_of};
 use crate::stages::moderate::may_pass;
 use crate::stages::prepare::reserve;

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use headrace_call_state::{Answer, Rejection};
 use headrace_domain::{Code, Dialect, RequestId, Stage};
@@ -35,4 +36,13 @@ pub(crate) fn internal_error(id: RequestId, dialect: Dialect) -> Answer {
     let message = "The call failed inside. It was not charged. Its request id is in the log.";
     let facts = ErrorFacts { stage: Stage::Deliver, ..ErrorFacts::new(Code::InternalError, message, id) };
     Answer::json(500, error_body(dialect, &facts)).with_header("x-request-id", id.to_string())
+}
+
+/// The rejection of new requests during a shutdown.
+pub(crate) fn draining() -> Rejection {
+    Rejection::new(
+        Code::ShuttingDown,
+        "The server is shutting down and takes no new calls. Try again on another instance or in a moment.",
+    )
+    .retry_after(Duration::from_secs(2))
 }

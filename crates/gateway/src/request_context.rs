@@ -11,10 +11,11 @@ use headrace_domain::{
     parse_traceparent,
 };
 use headrace_identity::Principal;
+use headrace_ledger::StoredAnswer;
 use headrace_resources::{BatchLine, SocketSession};
 use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
-use crate::features::IdempotentRequest;
+use crate::idempotent_request::IdempotentRequest;
 
 /// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
 pub(crate) struct RequestContext {
@@ -140,6 +141,17 @@ impl RequestContext {
             started: self.record.started,
             start_ns: self.start_ns,
         }
+    }
+
+    /// Takes what the settlement keeps of the answer, for repeats of the request.
+    pub(crate) fn take_answer(&mut self) -> Option<StoredAnswer> {
+        self.idempotency.as_deref_mut()?.take_answer()
+    }
+
+    /// Whether the charge must be on the disk before the client has its whole answer: a batch records that its request ended,
+    /// and the answer to a request with a key must never be another one after a crash.
+    pub(crate) const fn needs_durable_charge(&self) -> bool {
+        self.batch.is_some() || self.idempotency.is_some()
     }
 
     /// Names the caller.

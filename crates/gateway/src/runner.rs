@@ -14,7 +14,7 @@ use headrace_rollout::{CopyCall, CopyRunner, ShadowRole};
 use tokio_util::sync::CancellationToken;
 
 use crate::entry::{self, EnteredCall};
-use crate::stages::authenticate::could_pay;
+use crate::funds::could_pay;
 use crate::{Gateway, questions, settle};
 
 impl CallRunner for Gateway {

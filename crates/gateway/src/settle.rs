@@ -15,8 +15,8 @@ use headrace_ledger::{
 };
 use headrace_limits::{Lease, Scope};
 
+use crate::Gateway;
 use crate::request_context::RequestContext;
-use crate::{Gateway, features};
 
 /// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -202,7 +202,7 @@ impl CallSettlement {
                 Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
         }
         let hold = self.hold;
-        let answer = features::take_answer(context);
+        let answer = context.take_answer();
         self.send(gateway, LedgerOperation::Settle { hold, lines, loss, outcome: bill.outcome, answer })
             .await;
         context.record.usage = used;
@@ -220,7 +220,7 @@ impl CallSettlement {
         if let Some(lease) = self.lease.take() {
             lease.settle(context.record.usage.total(), gateway.parts().clock.now());
         }
-        if features::need_durable_charge(context) {
+        if context.needs_durable_charge() {
             self.written(gateway, SettleHaste::Waits).await;
         }
         SettledProof(())

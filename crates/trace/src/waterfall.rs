@@ -144,9 +144,7 @@ impl WaterfallDrawing<'_> {
         if let Some(shadow) = &record.shadow_of {
             self.fact("shadow of", &format!("{}, answered by {}", shadow.call, plain(&shadow.model)));
         }
-        if let Some(first) = &record.replay_of {
-            self.fact("replay of", &format!("{first}, by its idempotency key: nothing ran"));
-        }
+        record.replay_of.iter().for_each(|first| self.fact("replay of", &format!("{first}: nothing ran")));
         if let Some(job) = &record.worker_job {
             self.fact("worker job", &format!("of {}, a call at another server", job.call));
             return self.trace_ids();

@@ -12,32 +12,32 @@ const MOST_WAIT: Duration = Duration::from_secs(30);
 /// OpenAI's and Anthropic's SDKs repeat a 409 unless this header says that it is useless.
 const NO_RETRY: (&str, &str) = ("x-should-retry", "false");
 
-/// The rejection for a claim that the ledger refused. `refusal` is one of an idempotency key.
-pub(super) fn rejection(refusal: &LedgerRefusal) -> Rejection {
-    let why = |message: String| Rejection::new(refusal.code(), message);
-    match refusal {
-        LedgerRefusal::IdempotencyInFlight { hold } => why(format!(
-            "A request with this `Idempotency-Key` is still running ({}). Wait, then send the same request again: it \
-             gets the answer of the first one.",
-            request(*hold)
-        ))
-        .retry_after(Duration::from_secs(1)),
-        LedgerRefusal::IdempotencyMismatch { hold } => why(format!(
-            "This `Idempotency-Key` was used for another request of this project ({}), with another path, query or \
-             body. Use a new key for each new request.",
-            request(*hold)
-        ))
-        .unrepeatable(),
-        LedgerRefusal::TooManyKeys { project, limit } => why(format!(
-            "Project `{project}` has used {limit} idempotency keys within 24 hours, the most that are remembered. Send \
-             the request without a key, or try again later."
-        ))
-        .retry_after(Duration::from_secs(60)),
-        other => why(format!("The ledger refused the hold: {other}. Nothing was charged.")),
-    }
-}
-
 impl Rejection {
+    /// The rejection for a claim that the ledger refused. `refusal` is one of an idempotency key.
+    pub(super) fn of_claim(refusal: &LedgerRefusal) -> Self {
+        let why = |message: String| Self::new(refusal.code(), message);
+        match refusal {
+            LedgerRefusal::IdempotencyInFlight { hold } => why(format!(
+                "A request with this `Idempotency-Key` is still running ({}). Wait, then send the same request again: it \
+                 gets the answer of the first one.",
+                request(*hold)
+            ))
+            .retry_after(Duration::from_secs(1)),
+            LedgerRefusal::IdempotencyMismatch { hold } => why(format!(
+                "This `Idempotency-Key` was used for another request of this project ({}), with another path, query or \
+                 body. Use a new key for each new request.",
+                request(*hold)
+            ))
+            .unrepeatable(),
+            LedgerRefusal::TooManyKeys { project, limit } => why(format!(
+                "Project `{project}` has used {limit} idempotency keys within 24 hours, the most that are remembered. Send \
+                 the request without a key, or try again later."
+            ))
+            .retry_after(Duration::from_secs(60)),
+            other => why(format!("The ledger refused the hold: {other}. Nothing was charged.")),
+        }
+    }
+
     /// The request with the idempotency key has run, and its answer is not stored.
     pub fn answer_gone(first: HoldId) -> Self {
         let message = format!(
@@ -62,7 +62,7 @@ impl Rejection {
         self.retry_after(now.since(running.request_time()).clamp(Duration::from_secs(1), MOST_WAIT))
     }
 
-    /// Tells SDKs not to repeat the request.
+    /// Asks SDKs not to repeat the request.
     fn unrepeatable(mut self) -> Self {
         self.headers.push((NO_RETRY.0, NO_RETRY.1.to_owned()));
         self

@@ -2,15 +2,15 @@
 //! limits, and whether the caller has any funds.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use headrace_call_state::{Rejection, unauthenticated};
-use headrace_domain::{Code, Stage, UnixNanos};
+use headrace_domain::{Stage, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal};
-use headrace_ledger::{LedgerRefusal, StandingHint};
 use headrace_limits::Lease;
 
 use crate::callers::{token_expired, user_inactive};
+use crate::funds::could_pay;
+use crate::refusal::draining;
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
 use crate::{Gateway, features};
@@ -102,32 +102,4 @@ fn admit(gateway: &Gateway, principal: &Principal, context: &RequestContext) -> 
     }
     let funds = could_pay(gateway, principal);
     funds.or_else(|rejection| features::on_no_funds(gateway, principal, context, rejection)).map(|()| lease)
-}
-
-/// Rejects a caller whose organisation could not pay for any call. Passes if any model is free.
-pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Rejection> {
-    let parts = gateway.parts();
-    if gateway.catalog().has_free_model() {
-        return Ok(());
-    }
-    let standing = match parts.ledger.standing_hint(&principal.org, &principal.project) {
-        StandingHint::Known(standing) => standing,
-        StandingHint::Unknown => return Ok(()),
-        StandingHint::NoProject => {
-            let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
-            return Err(unknown.into());
-        }
-    };
-    if standing.available.get() > 0 {
-        return Ok(());
-    }
-    Err(Rejection::nothing_to_spend(standing.balance, standing.held))
-}
-
-pub(crate) fn draining() -> Rejection {
-    Rejection::new(
-        Code::ShuttingDown,
-        "The server is shutting down and takes no new calls. Try again on another instance or in a moment.",
-    )
-    .retry_after(Duration::from_secs(2))
 }

@@ -3,7 +3,7 @@
 use headrace_call_api::CallerInfo;
 use headrace_domain::{Endpoint, Stage};
 
-use crate::features::IdempotentRequest;
+use crate::idempotent_request::IdempotentRequest;
 use crate::request_context::RequestContext;
 use crate::state::ArrivedRequest;
 

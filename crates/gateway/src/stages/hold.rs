@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::{Rejection, rate_headers};
-use headrace_domain::{Clock, Code, HolderTiers, NanoDollars, ServiceTier, Stage, UnixNanos};
-use headrace_identity::{Directory, Principal};
+use headrace_domain::{Code, HolderTiers, NanoDollars, ServiceTier, Stage, UnixNanos};
 use headrace_ledger::prices::Quote;
-use headrace_ledger::{CallerCheck, CommandResult, HoldDemand, LedgerOperation, LedgerRefusal, PlaceLimits};
+use headrace_ledger::{CommandResult, HoldDemand, LedgerOperation, LedgerRefusal, PlaceLimits};
 use headrace_limits::Scope;
 
 use crate::features::HoldTerms;
+use crate::key_check::KeyCheck;
 use crate::request_context::RequestContext;
 use crate::settle::CallSettlement;
 use crate::state::{FundedCall, KeyedCall, RenderedWork, caller_scopes};
@@ -106,30 +106,6 @@ impl KeyedCall {
             tiers: principal.tier.as_ref().map(|tier| Arc::clone(&tier.holders)),
             places,
         }
-    }
-}
-
-/// Checks the key of a call at the moment when a shared ledger decides on its hold.
-pub(crate) struct KeyCheck {
-    directory: Arc<Directory>,
-    clock: Arc<dyn Clock>,
-    principal: Arc<Principal>,
-}
-
-impl KeyCheck {
-    pub(crate) fn new(gateway: &Gateway, principal: &Arc<Principal>) -> Self {
-        let parts = gateway.parts();
-        Self {
-            directory: Arc::clone(&parts.directory),
-            clock: Arc::clone(&parts.clock),
-            principal: Arc::clone(principal),
-        }
-    }
-}
-
-impl CallerCheck for KeyCheck {
-    fn is_valid(&self) -> bool {
-        self.directory.is_current(&self.principal, self.clock.now())
     }
 }
 

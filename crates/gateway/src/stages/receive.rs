@@ -9,7 +9,7 @@ use crate::Gateway;
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedRequest, ReceivedRequest};
 
-use super::authenticate::draining;
+use crate::refusal::draining;
 
 impl AdmittedRequest {
     pub(crate) async fn receive(

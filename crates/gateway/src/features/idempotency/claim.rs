@@ -12,11 +12,11 @@ use headrace_ledger::{
 use tokio::runtime::Handle;
 
 use crate::Gateway;
+use crate::key_check::KeyCheck;
 use crate::settle::{self, SettleHaste};
-use crate::stages::hold::KeyCheck;
 
 /// A claimed key. Dropping it frees the key.
-pub(super) struct KeyClaim {
+pub(crate) struct KeyClaim {
     gateway: Arc<Gateway>,
     hold: HoldId,
     is_ended: bool,
@@ -65,7 +65,7 @@ impl KeyClaim {
     ///
     /// # Errors
     /// The refusal, and the promise of what it rests on.
-    pub(super) async fn take(
+    pub(crate) async fn take(
         gateway: &Arc<Gateway>,
         principal: &Arc<Principal>,
         hold: HoldId,
@@ -87,13 +87,13 @@ impl KeyClaim {
     }
 
     /// The hold of the claim.
-    pub(super) const fn hold(&self) -> HoldId {
+    pub(crate) const fn hold(&self) -> HoldId {
         self.hold
     }
 
     /// Ends the claim: from now on repeats of the request get the answer, or the refusal that it is gone. Returns when that
     /// is on the disk.
-    pub(super) async fn complete(mut self, answer: Option<StoredAnswer>) {
+    pub(crate) async fn complete(mut self, answer: Option<StoredAnswer>) {
         let (hold, outcome) = (self.hold, SettleOutcome::Completed);
         let settle =
             LedgerOperation::Settle { hold, lines: Vec::new(), loss: NanoDollars::ZERO, outcome, answer };
@@ -102,7 +102,7 @@ impl KeyClaim {
     }
 
     /// Frees the key.
-    pub(super) async fn free(mut self) {
+    pub(crate) async fn free(mut self) {
         settle::release_unowned(&self.gateway, self.hold).await;
         self.is_ended = true;
     }

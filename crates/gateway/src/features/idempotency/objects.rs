@@ -13,22 +13,22 @@ use headrace_identity::Principal;
 use headrace_resources::{UploadClaim, takes_form};
 use tokio::sync::Mutex;
 
+use super::answers::{read, store, stored_answer};
 use super::claim::KeyClaim;
-use super::replay::stored_answer;
-use super::{IdempotentRequest, is_known, read, store};
 use crate::Gateway;
-use crate::refusal::internal_error;
+use crate::funds::could_pay;
+use crate::idempotent_request::IdempotentRequest;
+use crate::refusal::{draining, internal_error};
 use crate::request_context::RequestContext;
-use crate::stages::authenticate::{could_pay, draining};
 
 /// Whether an operation heeds an idempotency key. Those that store nothing and cost nothing do not.
-pub(in crate::features) fn is_honoured(operation: &ObjectOperation) -> bool {
+pub(crate) fn is_honoured(operation: &ObjectOperation) -> bool {
     operation.method == ObjectMethod::Post
         && !matches!(operation.path.as_str(), "moderations" | "responses/input_tokens")
 }
 
 /// Answers an operation with a key.
-pub(in crate::features) async fn answer_object(
+pub(crate) async fn answer_object(
     gateway: &Arc<Gateway>,
     principal: Arc<Principal>,
     mut context: RequestContext,
@@ -45,11 +45,11 @@ pub(in crate::features) async fn answer_object(
     } else {
         match asked.claim(context.id.hold(), body).await {
             // The operation continues if the client leaves: a batch that it creates costs money.
-            Ok(Claimed::New(work)) => match tokio::spawn(work).await {
+            Ok(ClaimOutcome::New(work)) => match tokio::spawn(work).await {
                 Ok(answered) => answered,
                 Err(_) => return internal_error(id, dialect),
             },
-            Ok(Claimed::Replay(answer)) => Ok(answer),
+            Ok(ClaimOutcome::Replay(answer)) => Ok(answer),
             Err(rejection) => Err(rejection),
         }
     };
@@ -70,7 +70,7 @@ struct KeyedOperation {
 type ObjectAnswer = Result<Answer, Rejection>;
 
 /// What a claim led to.
-enum Claimed {
+enum ClaimOutcome {
     /// The operation is to be done.
     New(Pin<Box<dyn Future<Output = ObjectAnswer> + Send>>),
     /// It was done before.
@@ -83,7 +83,7 @@ impl KeyedOperation {
         mut self,
         hold: headrace_domain::HoldId,
         body: impl BodySource,
-    ) -> Result<Claimed, Rejection> {
+    ) -> Result<ClaimOutcome, Rejection> {
         let gateway = Arc::clone(&self.gateway);
         // A drain waits for the operation.
         let counted = gateway.counted();
@@ -98,10 +98,10 @@ impl KeyedOperation {
             Err(rejection) => {
                 return replayed(&gateway, &self.principal, &mut self.request, rejection)
                     .await
-                    .map(Claimed::Replay);
+                    .map(ClaimOutcome::Replay);
             }
         };
-        Ok(Claimed::New(Box::pin(async move {
+        Ok(ClaimOutcome::New(Box::pin(async move {
             let Self { gateway, principal, operation, .. } = self;
             let _counted = counted;
             // While this exists the claim does not expire.
@@ -116,7 +116,7 @@ impl KeyedOperation {
     /// can be seen.
     async fn upload(self, hold: headrace_domain::HoldId, body: impl BodySource) -> ObjectAnswer {
         let Self { gateway, principal, request, operation } = self;
-        let was_known = is_known(&gateway, &principal, &request.header);
+        let was_known = request.is_known(&*gateway.parts().ledger, &principal.project);
         let state = Mutex::new(UploadState { request, claim: None });
         let claimer = UploadClaimer { gateway: &gateway, principal: &principal, hold, was_known, state };
         let done = gateway.resources().answer(&gateway, &principal, &operation, body, Some(&claimer)).await;
@@ -187,7 +187,7 @@ async fn replayed(
     request: &mut IdempotentRequest,
     rejection: Rejection,
 ) -> ObjectAnswer {
-    match request.first.take() {
+    match request.take_first() {
         Some(first) => stored_answer(gateway, (&principal.project, &principal.key), first).await,
         None => Err(rejection),
     }

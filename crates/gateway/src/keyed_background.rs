@@ -6,22 +6,18 @@ use std::sync::Arc;
 
 use headrace_call_state::{Answer, Rejection};
 use headrace_domain::RequestId;
-use headrace_ledger::DurableFuture;
-use headrace_ledger::LedgerRefusal;
+use headrace_ledger::{DurableFuture, LedgerRefusal};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::claim::KeyClaim;
-use super::store;
-use crate::Gateway;
-use crate::background;
-use crate::features;
+use crate::features::{KeyClaim, store_answer};
 use crate::refusal::{internal_error, refuse};
 use crate::request_context::RequestContext;
 use crate::state::KeyedCall;
+use crate::{Gateway, background, features};
 
 /// Answers with the queued response, and starts the call. A task does so, because a client that goes away must not leave
 /// a response that never starts.
-pub(in crate::features) async fn answer(
+pub(crate) async fn answer(
     gateway: &Arc<Gateway>,
     context: RequestContext,
     keyed: KeyedCall,
@@ -54,7 +50,7 @@ async fn queue(
     let answer = match body {
         Some(body) => {
             let to = (claim.hold(), keyed.principal.project.clone());
-            store(gateway, to, 200, "application/json", body.as_bytes().into()).await
+            store_answer(gateway, to, 200, "application/json", body.as_bytes().into()).await
         }
         None => None,
     };
@@ -71,7 +67,7 @@ async fn take(
     let now = gateway.parts().clock.now();
     let request = context.idempotency.as_deref_mut();
     let Some((request, claim)) =
-        request.and_then(|request| request.claim.clone().map(|claim| (request, claim)))
+        request.and_then(|request| request.claim().cloned().map(|claim| (request, claim)))
     else {
         return Err(LedgerRefusal::Inconsistent { why: "a request without a key claims one" }.into());
     };

@@ -1,0 +1,27 @@
+//! Whether a caller could pay for any call, as far as it is known without asking.
+
+use headrace_call_state::Rejection;
+use headrace_identity::Principal;
+use headrace_ledger::{LedgerRefusal, StandingHint};
+
+use crate::Gateway;
+
+/// Rejects a caller whose organisation could not pay for any call. Passes if any model is free.
+pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Rejection> {
+    let parts = gateway.parts();
+    if gateway.catalog().has_free_model() {
+        return Ok(());
+    }
+    let standing = match parts.ledger.standing_hint(&principal.org, &principal.project) {
+        StandingHint::Known(standing) => standing,
+        StandingHint::Unknown => return Ok(()),
+        StandingHint::NoProject => {
+            let unknown = LedgerRefusal::UnknownProject { project: principal.project.clone() };
+            return Err(unknown.into());
+        }
+    };
+    if standing.available.get() > 0 {
+        return Ok(());
+    }
+    Err(Rejection::nothing_to_spend(standing.balance, standing.held))
+}
