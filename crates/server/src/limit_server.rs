@@ -21,7 +21,7 @@ pub(crate) struct LimitServer {
 }
 
 impl LimitServer {
-    /// Tells the server that this gateway has left. Blocks.
+    /// Removes this gateway from the live ones. Blocks.
     pub(crate) fn close(&self) {
         #[cfg(feature = "valkey")]
         self.source.close();

@@ -206,8 +206,7 @@ impl WaterfallDrawing<'_> {
         }
     }
 
-    /// Draws the row of a span. A span inside another one is also marked as running beside it, up to `within_ns`, the
-    /// end of the other span.
+    /// Draws the row of a span. A span inside another one is also marked up to `within_ns`, the end of the other span.
     fn stage(&mut self, span: &StageSpan, within_ns: u64, group: SpanGroup, axis: &TimeAxis) {
         let culprit = match &self.record.outcome {
             CallOutcome::Refused(refusal) => Some(refusal.stage),

@@ -52,7 +52,7 @@ impl ValkeyQuota {
         Ok(Self { shared, returns, ending, ended: Mutex::new(Some(ended)) })
     }
 
-    /// Tells the server that this gateway has left, and ends. Blocks for at most a few seconds.
+    /// Removes this gateway from the live ones, and ends. Blocks for at most a few seconds.
     pub fn close(&self) {
         let _ = self.ending.send(true);
         if let Some(thread) = self.ended.lock().take() {

@@ -1,4 +1,4 @@
-//! Keeps the connection: opens it again after a loss, tells the server that this gateway lives, and sends what calls did
+//! Keeps the connection: opens it again after a loss, renews the sign of life of this gateway, and sends what calls did
 //! not use. Must not know how slices are decided.
 
 use std::fmt;

@@ -54,7 +54,7 @@ impl TokenBucket {
         }
     }
 
-    /// Ends a charge of a leased bucket, `unused` of which was not used. It first pays what the bucket owes. Returns what
+    /// Ends a charge of a leased bucket that has `unused` left. The rest first pays what the bucket owes. Returns what
     /// goes back to the source: what is left after the limit has refilled since the grant, in whole tokens.
     pub(super) fn return_slice(&mut self, mark: ChargeNumber, unused: u64, now: UnixNanos) -> u64 {
         let credit = unrefilled(parts(unused), self.limit, mark.since, now);
