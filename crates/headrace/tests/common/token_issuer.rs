@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests")]
 #![allow(dead_code, reason = "not every test file uses all helpers")]
 
-use std::time::{Duration, SystemTime};
-
+use headrace_domain::{Clock as _, SystemClock};
 use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -63,8 +62,7 @@ impl TokenIssuer {
 
     /// A token of a user for an hour, with more claims.
     pub(crate) fn token(&self, subject: &str, more: Value) -> String {
-        let now =
-            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+        let now = SystemClock::new().now().get() / 1_000_000_000;
         let mut claims =
             json!({"iss": self.url, "aud": AUDIENCE, "sub": subject, "iat": now, "exp": now + 3600});
         let Value::Object(more) = more else { panic!("claims are an object") };
