@@ -5,7 +5,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/callers.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod callers;
 #[path = "common/server.rs"]
 mod common;
