@@ -44,7 +44,7 @@ struct Caller(Arc<Directory>, KeyId);
 
 impl CallerCheck for Caller {
     fn is_valid(&self) -> bool {
-        self.0.key_end(&self.1) != Some(KeyEnd::Revoked)
+        !matches!(self.0.key_end(&self.1), Some(KeyEnd::Revoked | KeyEnd::Inactive))
     }
 }
 
