@@ -13,8 +13,9 @@ use headrace_domain::{BudgetName, Code, HolderTiers, KeyId, ModelName, TierName,
 use headrace_ledger::core::LedgerCore;
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    BudgetMeasure, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow, HoldDemand, JournalEvent, Ledger,
-    LedgerOperation, LedgerRefusal, LoadedJournal, MemoryJournal, PlaceLimits, Receipt, SettleOutcome,
+    BudgetMeasure, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow, HoldDemand, IdempotencyClaim,
+    JournalEvent, Ledger, LedgerOperation, LedgerRefusal, LoadedJournal, MemoryJournal, PlaceLimits, Receipt,
+    SettleOutcome,
 };
 
 #[path = "support/world.rs"]
@@ -476,6 +477,26 @@ fn a_settled_call_is_counted_by_its_outcome() {
         run(&mut core, settle_as(1, charge, 0, outcome, None), 2);
         let counter = core.budgets(at(3)).remove(0).counters.remove(0);
         assert_eq!((counter.used, counter.reserved), (counted, 0), "{outcome:?} {charge}");
+    }
+}
+
+#[test]
+fn a_failed_call_counts_unless_it_frees_a_key() {
+    for (measure, counted) in
+        [(BudgetMeasure::Requests, 1), (BudgetMeasure::Tokens, 5), (BudgetMeasure::Dollars, 5)]
+    {
+        for (claims, counted) in [(false, counted), (true, 0)] {
+            let mut core = funded();
+            run(&mut core, set_rule(BudgetRule { measure, limit: 100, ..rule("r", BudgetScope::Key) }), 0);
+            let mut held = call(1, "k", 10);
+            if let (LedgerOperation::Hold { idempotency, .. }, true) = (&mut held, claims) {
+                *idempotency = Some(IdempotencyClaim { key: "once".into(), request_hash: [1; 32] });
+            }
+            run(&mut core, held, 1);
+            run(&mut core, settle_as(1, 5, 0, SettleOutcome::Failed, None), 2);
+            let counter = core.budgets(at(3)).remove(0).counters.remove(0);
+            assert_eq!((counter.used, counter.reserved), (counted, 0), "{measure:?} {claims}");
+        }
     }
 }
 
