@@ -144,7 +144,7 @@ async fn begin_all(gateways: &[&Gateway], credentials: &[(&str, &str)]) -> Vec<R
 async fn ended(calls: Vec<RunningCall>, since: Instant, code: &str, words: &str) {
     for RunningCall { what, rest } in calls {
         let ended = tokio::time::timeout(LONGEST * 2, rest).await;
-        let (at, text) = ended.unwrap_or_else(|_| panic!("{what} goes on")).unwrap();
+        let (at, text) = ended.unwrap_or_else(|_| panic!("{what} still runs")).unwrap();
         let took = at.saturating_duration_since(since);
         println!("{what} ended after {took:?}");
         assert!(took <= LONGEST, "{what}: {took:?}");

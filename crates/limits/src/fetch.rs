@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headrace_domain::UnixNanos;
 
 use crate::limits::SlotPick;
-use crate::quota::{LimitQuota, QuotaDemand, QuotaGrant, QuotaSource, RateRule};
+use crate::quota::{QuotaDemand, QuotaGrant, QuotaSource, RateRule};
 use crate::table::LimitTable;
 use crate::{Lease, LimitSpec, Limits, Scope};
 
@@ -20,7 +20,7 @@ pub type QuotaFetch = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Limits {
     /// Returns whether another server keeps the limits per minute.
     pub fn are_shared(&self) -> bool {
-        matches!(self.inner.quota, LimitQuota::Shared(_))
+        self.inner.shared_source().is_some()
     }
 
     /// Returns a future to await before [`Limits::enter`] or [`Limits::count`] with the same scopes, if a source must be
@@ -32,12 +32,8 @@ impl Limits {
         tokens: u64,
         now: UnixNanos,
     ) -> Option<QuotaFetch> {
-        match &self.inner.quota {
-            LimitQuota::Local | LimitQuota::Gateways(_) => None,
-            LimitQuota::Shared(source) => {
-                fetch(&self.inner, source, &self.inner.pick(&[], scopes), tokens, now)
-            }
-        }
+        let source = self.inner.shared_source()?;
+        fetch(&self.inner, source, &self.inner.pick(&[], scopes), tokens, now)
     }
 }
 
@@ -51,13 +47,9 @@ impl Lease {
         tokens: u64,
         now: UnixNanos,
     ) -> Option<QuotaFetch> {
-        match &self.inner.quota {
-            LimitQuota::Local | LimitQuota::Gateways(_) => None,
-            LimitQuota::Shared(source) => {
-                let picked = self.inner.pick(&self.held.taken.lock().shares, more);
-                fetch(&self.inner, source, &picked, tokens, now)
-            }
-        }
+        let source = self.inner.shared_source()?;
+        let picked = self.inner.pick(&self.held.taken.lock().shares, more);
+        fetch(&self.inner, source, &picked, tokens, now)
     }
 }
 

@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use crate::quota::{LimitQuota, QuotaReturn, RateRule};
+use crate::quota::{QuotaReturn, RateRule};
 use crate::slot::ScopeSlot;
 use crate::table::LimitTable;
 
 impl LimitTable {
     /// Gives the tokens that calls did not use back to the source.
     pub(crate) fn give_back(&self, returned: SmallVec<[QuotaReturn; 4]>) {
-        if let LimitQuota::Shared(source) = &self.quota {
+        if let Some(source) = self.shared_source() {
             returned.into_iter().for_each(|returned| source.give_back(returned));
         }
     }

@@ -9,7 +9,7 @@ use headrace_domain::UnixNanos;
 use parking_lot::Mutex;
 
 use crate::held::{LeaseTable, Shares};
-use crate::quota::LimitQuota;
+use crate::quota::{LimitQuota, QuotaSource};
 use crate::slot::{ScopeSlot, SlotTable};
 
 /// State that leases and admission share.
@@ -27,6 +27,15 @@ pub(crate) struct LimitTable {
 }
 
 impl LimitTable {
+    /// The source that several processes share. `None` if this process has its limits, or its part of them, for itself.
+    #[inline]
+    pub(crate) fn shared_source(&self) -> Option<&Arc<dyn QuotaSource>> {
+        match &self.quota {
+            LimitQuota::Local | LimitQuota::Gateways(_) => None,
+            LimitQuota::Shared(source) => Some(source),
+        }
+    }
+
     /// Charges `tokens` for a lease that has expired. Its slots may have been retired since.
     pub(crate) fn charge_tokens(&self, shares: &Shares, tokens: u64, now: UnixNanos) {
         for share in shares {

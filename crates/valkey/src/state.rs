@@ -92,7 +92,7 @@ impl SourceState {
     }
 
     /// Notes that the server did not answer. Calls then no longer wait for it, until it is reached again.
-    fn lose(&self, why: impl std::fmt::Display) {
+    pub(crate) fn lose(&self, why: impl std::fmt::Display) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         if self.connection.write().take().is_some() {
             tracing::warn!(
@@ -102,11 +102,6 @@ impl SourceState {
             );
             self.lost.notify_one();
         }
-    }
-
-    /// Closes a connection that the supervisor found broken.
-    pub(crate) fn close(&self, why: impl std::fmt::Display) {
-        self.lose(why);
     }
 
     /// The open connection.

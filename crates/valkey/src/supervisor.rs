@@ -68,7 +68,7 @@ impl ConnectionSupervisor {
                 self.shared.set_connection(connection.clone());
                 // Calls that came while the connection was opened.
                 if let Err(why) = within(self.charge(&mut connection, CHARGED_TIME_AFTER_LOSS)).await {
-                    return self.shared.close(why);
+                    return self.shared.lose(why);
                 }
                 if std::mem::take(&mut self.is_failing) {
                     tracing::warn!(server = %self.address, "the server of rate limits is reached again");
@@ -94,7 +94,7 @@ impl ConnectionSupervisor {
                     if let Some(mut connection) = shared.connection() {
                         let sent = functions::give_back(&mut connection, &shared.keys, &returned);
                         if let Err(why) = within(sent).await {
-                            shared.close(why);
+                            shared.lose(why);
                         }
                     }
                     returned.clear();
@@ -116,8 +116,8 @@ impl ConnectionSupervisor {
         let Some(mut connection) = self.shared.connection() else { return };
         match within(functions::beat(&mut connection, &self.shared.keys, &self.gateway)).await {
             Ok((gateways, epoch)) if epoch == self.epoch => self.shared.set_gateways(gateways),
-            Ok(_) => self.shared.close("the server has lost its data"),
-            Err(why) => self.shared.close(why),
+            Ok(_) => self.shared.lose("the server has lost its data"),
+            Err(why) => self.shared.lose(why),
         }
     }
 
