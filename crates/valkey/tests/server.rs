@@ -34,13 +34,17 @@ fn gateways_share_a_limit_exactly() {
 #[test]
 fn all_scopes_give_or_none() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let gateway = server.gateway(UnreachablePolicy::Share);
-    let both = [tokens(key(1), 60_000), tokens(org(), 600)].concat();
-    assert!(gateway.acquire(&both, 500).is_some());
-    let alone = tokens(key(1), 60_000);
-    let before = gateway.remaining(&alone);
-    assert!(gateway.acquire(&both, 500).is_none(), "the organisation has a hundred left");
-    assert!(gateway.remaining(&alone) + 2 >= before, "and the key has lost none");
+    let [gateway, other] = [(); 2].map(|()| server.gateway(UnreachablePolicy::Share));
+    let both = [tokens(key(1), 600), tokens(org(), 600)].concat();
+    let alone = tokens(key(1), 600);
+    assert!(gateway.acquire(&tokens(org(), 600), 550).is_some());
+    let before = other.remaining(&alone);
+    assert!(gateway.acquire(&both, 500).is_none(), "the organisation has fifty left");
+    let after = other.remaining(&alone);
+    assert!(
+        after + 5 >= before,
+        "the key has lost no more than calls that enter fetch: {before} and {after}"
+    );
 }
 
 #[test]
@@ -93,6 +97,24 @@ fn a_killed_server_leaves_each_gateway_its_share() {
 }
 
 #[test]
+fn a_server_that_restarts_with_old_data_starts_from_empty() {
+    let Some(mut server) = RedisServer::start(&[]) else { return };
+    let gateway = server.gateway(UnreachablePolicy::Refuse);
+    let scope = requests(key(1), 600);
+    let begun = Instant::now();
+    assert!(gateway.count(&scope));
+    // What is counted from here on is not in the file that the server reads when it starts.
+    server.save();
+    let mut passed = 1 + (0..700).filter(|_| gateway.count(&scope)).count() as u64;
+    server.kill();
+    gateway.wait_until_lost(&scope);
+    server.restart();
+    gateway.wait_until_reachable();
+    passed += (0..700).filter(|_| gateway.count(&scope)).count() as u64;
+    assert!((600..=bound(600, begun)).contains(&passed), "{passed} after {:?}", begun.elapsed());
+}
+
+#[test]
 fn a_stopped_server_delays_calls_by_its_deadline_at_most() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let gateway = server.gateway(UnreachablePolicy::Share);
@@ -128,7 +150,7 @@ fn what_passed_in_an_outage_is_charged_afterwards() {
     let mut passed = (0..10_000).filter(|_| gateway.count(&scope)).count() as u64;
     server.stop();
     let outage = Instant::now();
-    while outage.elapsed() < Duration::from_secs(2) {
+    while outage.elapsed() < Duration::from_secs(4) {
         passed += u64::from(gateway.count(&scope));
     }
     server.go_on();

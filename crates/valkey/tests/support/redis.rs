@@ -1,5 +1,6 @@
 //! A Redis server for one test: its own directory and a free port.
 
+use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -74,6 +75,15 @@ impl RedisServer {
     /// The certificate of a server with TLS.
     pub(crate) fn ca_file(&self) -> Option<PathBuf> {
         self.has_ca.then(|| self.dir.path().join("cert.pem"))
+    }
+
+    /// Writes the data to the file that the server reads when it starts.
+    pub(crate) fn save(&self) {
+        let mut client = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        client.write_all(b"SAVE\r\n").unwrap();
+        let mut answer = [0; 5];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"+OK\r\n");
     }
 
     pub(crate) fn kill(&mut self) {

@@ -178,6 +178,33 @@ fn what_a_call_did_not_use_is_there_for_the_other_process() {
 }
 
 #[test]
+fn a_new_slice_does_not_lapse_with_an_old_one() {
+    let source = SlicedSource::new(1);
+    let [one, _] = two(&source);
+    let scopes = [(key(1), LimitSpec { requests_per_minute: Some(100), ..LimitSpec::UNLIMITED })];
+    ready(one.fetch_quota(&scopes, 0, START).unwrap());
+    ready(one.fetch_quota(&scopes, 0, at(4_900)).unwrap());
+    one.count(&scopes, at(5_100)).unwrap();
+    assert!(one.count(&scopes, at(5_100)).is_err(), "the old one is forgotten");
+}
+
+#[test]
+fn what_a_call_did_not_use_first_pays_a_debt() {
+    let source = SlicedSource::new(1);
+    let [one, _] = two(&source);
+    let scopes = [(key(1), LimitSpec { tokens_per_minute: Some(600), ..LimitSpec::UNLIMITED })];
+    let held = acquire(&one, &scopes, 100, owner(1), START).unwrap();
+    acquire(&one, &scopes, 10, owner(2), START).unwrap().settle(70, START);
+    let before = source.granted.load(Ordering::Relaxed);
+    held.settle(0, START);
+    let returned = before - source.granted.load(Ordering::Relaxed);
+    assert!((40..=42).contains(&returned), "sixty of a hundred pay the debt: {returned}");
+    let before = source.granted.load(Ordering::Relaxed);
+    acquire(&one, &scopes, 10, owner(3), START).unwrap().settle(10, START);
+    assert!(source.granted.load(Ordering::Relaxed) - before <= 11, "nothing is owed any more");
+}
+
+#[test]
 fn a_slice_lapses_and_its_scope_is_idle() {
     let source = SlicedSource::new(50);
     let [one, _] = two(&source);
