@@ -10,6 +10,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -110,6 +111,7 @@ fn after_a_revocation_was_acknowledged_no_gateway_takes_a_hold_with_the_key() {
             new.details.owner = Some(owner.to_string());
             let (key, _) = here.create_key(new, "test", now).unwrap();
             let first = holds.load(Ordering::Relaxed);
+            let (report_hold, held) = mpsc::channel();
             let head = std::thread::scope(|scope| {
                 let (there, ledger, key, holds) = (&there, &ledger_there, &key.id, &holds);
                 let (org, project) = (&org, &project);
@@ -128,13 +130,17 @@ fn after_a_revocation_was_acknowledged_no_gateway_takes_a_hold_with_the_key() {
                         let caller = Arc::new(Caller(Arc::clone(there), key.clone()));
                         let done = wait(ledger.decide_for(caller, vec![hold], now));
                         match &done.verdicts[0] {
-                            CommandResult::Done(_) => {}
+                            CommandResult::Done(_) => report_hold.send(()).unwrap(),
                             CommandResult::Refused(LedgerRefusal::CallerEnded) => break,
                             other => panic!("{other:?}"),
                         }
                     }
                 });
-                std::thread::sleep(Duration::from_millis(1 + round % 7));
+                // The gateway takes holds with the key before this one revokes it, however slow the machine is.
+                for _ in 0..=round % 3 {
+                    held.recv_timeout(Duration::from_secs(60)).expect("the other gateway takes a hold");
+                }
+                std::thread::sleep(Duration::from_millis(round % 7));
                 match round % 2 {
                     0 => assert_eq!(here.revoke(key, "test", now).unwrap(), Revocation::Written),
                     _ => here.set_account_active(&owner, false, "test", now).unwrap(),
