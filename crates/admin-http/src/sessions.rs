@@ -203,10 +203,11 @@ impl OperatorSessions {
         self.providers.still_allow(user) && !self.is_deprovisioned(user)
     }
 
-    /// Whether a provider's user has records of users here, and none of them is active.
+    /// Returns whether a provider's user has user records in the organisations that count, and none of them is active.
     pub(crate) fn is_deprovisioned(&self, user: &ProviderUser) -> bool {
         let login = UserLogin { issuer: user.issuer.clone(), subject: user.subject.clone() };
-        self.operators.is_deprovisioned(&login)
+        let provider = self.providers.named(&user.provider);
+        self.operators.is_deprovisioned(&login, provider.as_ref().and_then(|provider| provider.users_of()))
     }
 
     /// All operators.

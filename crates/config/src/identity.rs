@@ -293,7 +293,7 @@ fn value<T>(
     }
 }
 
-fn parsed_texts<T>(
+pub(crate) fn parsed_texts<T>(
     table: &mut TableReader,
     key: &'static str,
     parse: impl Fn(&str) -> Result<T, String>,

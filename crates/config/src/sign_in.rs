@@ -4,13 +4,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use headrace_domain::OrgId;
 use headrace_identity::Role;
 use headrace_jwt::{OperatorRule, SignInConfig};
 
 use super::SettingsReader;
 use super::access_fields::SIGN_IN;
 use super::ca::read_authorities;
-use super::identity::{conditions, rules, texts};
+use super::identity::{conditions, parsed_texts, rules, texts};
 use super::key_text::read_key;
 use super::table::TableReader;
 use super::value::{ParsedValue, SettingKind};
@@ -66,6 +67,8 @@ fn provider(table: &mut TableReader) -> Option<SignInConfig> {
         table.problem("ca_file", why);
         None
     });
+    let users_of =
+        parsed_texts(table, "users_of", |text| OrgId::new(text).map_err(|error| error.to_string()));
     let rules = rules(table, "{ when = { groups = \"platform\" }, role = \"admin\" }", rule);
     let name = name?;
     Some(SignInConfig {
@@ -78,6 +81,7 @@ fn provider(table: &mut TableReader) -> Option<SignInConfig> {
         session,
         extra_roots_pem,
         rules,
+        users_of,
     })
 }
 
@@ -124,6 +128,7 @@ mod tests {
             client_secret_file = "{}"
             session = "1h"
             scopes = ["groups"]
+            users_of = ["acme", "staff"]
             [[admin.sign_in.rules]]
             when = {{ groups = ["platform", "sre"], email_verified = true }}
             role = "admin"
@@ -141,6 +146,8 @@ mod tests {
         assert_eq!(acme.client_secret.as_ref().unwrap().expose_secret(), "shh");
         assert_eq!((acme.label.as_str(), acme.session), ("Acme", Duration::from_secs(3600)));
         assert_eq!((acme.scopes.len(), acme.rules[0].when.len(), acme.rules[0].role), (1, 2, Role::Admin));
+        assert_eq!(acme.users_of, Some(["acme", "staff"].map(|org| OrgId::new(org).unwrap()).to_vec()));
+        assert_eq!(plain.users_of, None);
         assert_eq!((plain.label.as_str(), plain.session), ("plain", USUAL_SESSION));
         assert_eq!(plain.scopes, USUAL_SCOPES);
     }
@@ -161,6 +168,7 @@ mod tests {
             issuer = "https://a.example.com"
             client_id = "x"
             rules = [{ role = "viewer" }]
+            users_of = ["a b"]
             [[admin.sign_in]]
             name = "a"
             issuer = "https://a.example.com"
@@ -179,6 +187,7 @@ mod tests {
             "admin.sign_in[0].client_id: is empty",
             "admin.sign_in[0].rules: is empty",
             "admin.sign_in[1].rules: has a rule without `when`",
+            "admin.sign_in[1].users_of: ",
             "admin.sign_in[2].name: `a` is named twice",
             "admin.sign_in[2].client_secret_file: cannot read a key",
             "admin.sign_in[2].rules[0].role: \"boss\" is none of owner, admin",

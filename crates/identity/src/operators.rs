@@ -257,10 +257,23 @@ impl Operators {
         found.and_then(|record| self.current(&record))
     }
 
-    /// Whether an identity provider's user has records of users here, and none of them is active. Such a user is no
-    /// operator.
-    pub fn is_deprovisioned(&self, login: &UserLogin) -> bool {
-        self.users.as_ref().is_some_and(|users| users.is_deprovisioned(login))
+    /// Returns whether an identity provider's user has user records in `orgs`, and none of them is active. Such a user is
+    /// no operator of the server.
+    ///
+    /// Without `orgs`, the records of all organisations count that have no operators of their own. Otherwise an
+    /// organisation's administrator could end the session of a server's operator, by a record with its subject.
+    pub fn is_deprovisioned(&self, login: &UserLogin, orgs: Option<&[OrgId]>) -> bool {
+        let Some(users) = &self.users else { return false };
+        users.is_deprovisioned(login, &|org| match orgs {
+            Some(orgs) => orgs.contains(org),
+            None => !self.has_had_operators(org),
+        })
+    }
+
+    /// Returns whether an operator has or had its role in this organisation only. Revoked operators count: their user
+    /// records are still there.
+    fn has_had_operators(&self, org: &OrgId) -> bool {
+        self.records.read().values().any(|operator| operator.record.org.as_ref() == Some(org))
     }
 
     /// The earliest-created owner that is not revoked.

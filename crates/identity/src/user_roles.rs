@@ -13,8 +13,8 @@ pub trait UserRoles: Send + Sync {
     /// The organisation of a user. `None` if there is no such user, or it was removed.
     fn org_of(&self, user: &AccountId) -> Option<OrgId>;
 
-    /// Whether there are users with this login, in any organisation, and none of them is active.
-    fn is_deprovisioned(&self, login: &UserLogin) -> bool;
+    /// Returns whether the organisations that `counts` accepts have users with this login, and none of them is active.
+    fn is_deprovisioned(&self, login: &UserLogin, counts: &dyn Fn(&OrgId) -> bool) -> bool;
 
     /// Whether an organisation exists.
     fn has_org(&self, org: &OrgId) -> bool;

@@ -9,7 +9,7 @@ use arc_swap::ArcSwapOption;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use headrace_domain::{Clock, UnixNanos};
+use headrace_domain::{Clock, OrgId, UnixNanos};
 use headrace_identity::Role;
 use reqwest::Url;
 use serde_json::{Map, Value};
@@ -143,6 +143,11 @@ impl SignInProvider {
     /// The longest time of a session.
     pub fn session(&self) -> Duration {
         self.config.session
+    }
+
+    /// The organisations whose user records may end a session. `None` for those without operators of their own.
+    pub fn users_of(&self) -> Option<&[OrgId]> {
+        self.config.users_of.as_deref()
     }
 
     /// A hash of all that decides who may sign in, as in [`ProviderUser::rules`].

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use headrace_domain::OrgId;
 use headrace_identity::Role;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -32,6 +33,8 @@ pub struct SignInConfig {
     pub extra_roots_pem: Option<Vec<u8>>,
     /// Rules from claims to roles. The first that matches decides.
     pub rules: Vec<OperatorRule>,
+    /// The organisations whose user records may end a session. `None` for those without operators of their own.
+    pub users_of: Option<Vec<OrgId>>,
 }
 
 /// A rule from claims to a role.
@@ -80,6 +83,7 @@ impl SignInConfig {
             session,
             extra_roots_pem,
             rules: _,
+            users_of,
         } = self;
         let secret =
             |config: &Option<SecretString>| config.as_ref().map(|text| text.expose_secret().to_owned());
@@ -89,6 +93,7 @@ impl SignInConfig {
             && *scopes == other.scopes
             && *session == other.session
             && *extra_roots_pem == other.extra_roots_pem
+            && *users_of == other.users_of
     }
 
     /// A hash of all that decides who may sign in. A session ends when it changes.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headrace_domain::Clock;
-use headrace_identity::{UserLogin, UserProfile};
+use headrace_identity::{OperatorScope, UserLogin, UserProfile};
 use headrace_jwt::{
     ClaimCondition, CodeRequest, DocumentError, DocumentFuture, DocumentSource, FetchedDocument,
     OperatorRule, ProviderClient, ProviderUser, SignInConfig, SignInProviders,
@@ -42,6 +42,11 @@ impl ProviderClient for RefusingProvider {
 
 /// A server with an identity provider `acme`.
 pub(super) fn world() -> TestWorld {
+    world_with(None)
+}
+
+/// A server with an identity provider `acme`. `users_of` are the organisations that may end its sessions.
+fn world_with(users_of: Option<Vec<OrgId>>) -> TestWorld {
     let world = TestWorld::new();
     let rule = OperatorRule {
         when: vec![ClaimCondition { claim: "groups".to_owned(), any_of: vec!["staff".to_owned()] }],
@@ -57,6 +62,7 @@ pub(super) fn world() -> TestWorld {
         session: Duration::from_secs(3600),
         extra_roots_pem: None,
         rules: vec![rule],
+        users_of,
     };
     let providers = SignInProviders::default();
     let clock = Arc::clone(&world.clock) as Arc<dyn Clock>;
@@ -158,6 +164,41 @@ async fn a_browser_gets_a_page_without_markup_of_others() {
     assert!(text.contains("&lt;script&gt;") && !text.contains("<script"), "{text}");
     let unknown = world.call(Method::GET, "/admin/v1/sign-in/none", &[], Value::Null).await;
     assert_eq!((unknown.status.as_u16(), unknown.code()), (404, "unknown_provider"));
+}
+
+/// An organisation's administrator deactivates a record with the issuer and subject of the server's operator.
+#[tokio::test]
+async fn an_organisation_with_own_operators_ends_no_session_of_the_server_unless_it_is_named() {
+    let org = || OrgId::new("o").unwrap();
+    for (users_of, has_own, expected) in [
+        (None, false, 401),
+        (None, true, 200),
+        (Some(vec![org()]), true, 401),
+        (Some(vec![OrgId::new("staff").unwrap()]), false, 200),
+        (Some(Vec::new()), false, 200),
+    ] {
+        let world = world_with(users_of.clone());
+        let (sessions, directory) = (&world.parts.sessions, &world.parts.directory);
+        if has_own {
+            let operators = sessions.operators();
+            let scope = OperatorScope::Org(org());
+            let (own, _) = operators.create_within("own", Role::Admin, scope, "test", NOW).unwrap();
+            operators.revoke(&own.id, "test", NOW).unwrap();
+        }
+        let [provider, issuer, subject, name] = ["acme", ISSUER, "root", "root"].map(str::to_owned);
+        let rules = sessions.providers().named("acme").unwrap().rules();
+        let user = ProviderUser { provider, issuer, subject, name, role: Role::Viewer, rules };
+        let operator = crate::provider_operator::record(&user).unwrap();
+        let hour = Duration::from_secs(3600);
+        let token = sessions.begin_for_user((&operator, user), hour, world.clock.now()).unwrap().0;
+        let login = Some(UserLogin { issuer: ISSUER.to_owned(), subject: "root".to_owned() });
+        let record = UserProfile { login, ..UserProfile::new("root") };
+        let record = directory.create_user(org(), record, "test", NOW).unwrap();
+        directory.set_account_active(&record.id, false, "test", NOW).unwrap();
+        let cookie = format!("headrace_session_8081={}", token.expose());
+        let answer = world.call(Method::GET, "/admin/v1/session", &[("cookie", &cookie)], Value::Null).await;
+        assert_eq!(answer.status.as_u16(), expected, "{users_of:?}, own operators: {has_own}");
+    }
 }
 
 #[tokio::test]

@@ -144,11 +144,11 @@ impl AccountRecords {
         self.token_users.get(id).and_then(|user| self.users.get(user))
     }
 
-    /// Whether there are users with this login, and none of them is active.
-    pub(super) fn is_deprovisioned(&self, login: &UserLogin) -> bool {
-        let users = self.logins.get(login).filter(|users| !users.is_empty());
-        let is_active = |id: &AccountId| self.users.get(id).is_some_and(UserRecord::is_active);
-        users.is_some_and(|users| !users.iter().any(is_active))
+    /// Returns whether the organisations that `counts` accepts have users with this login, and none of them is active.
+    pub(super) fn is_deprovisioned(&self, login: &UserLogin, counts: &dyn Fn(&OrgId) -> bool) -> bool {
+        let users = self.logins.get(login).into_iter().flatten().filter_map(|id| self.users.get(id));
+        let mut users = users.filter(|user| counts(&user.org)).peekable();
+        users.peek().is_some() && !users.any(UserRecord::is_active)
     }
 
     /// The user of an organisation with this login.

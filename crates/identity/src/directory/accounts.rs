@@ -451,8 +451,8 @@ impl UserRoles for Directory {
         self.user(user).map(|user| user.org)
     }
 
-    fn is_deprovisioned(&self, login: &UserLogin) -> bool {
-        self.records.read().accounts.is_deprovisioned(login)
+    fn is_deprovisioned(&self, login: &UserLogin, counts: &dyn Fn(&OrgId) -> bool) -> bool {
+        self.records.read().accounts.is_deprovisioned(login, counts)
     }
 
     fn has_org(&self, org: &OrgId) -> bool {

@@ -69,6 +69,7 @@ fn config() -> SignInConfig {
         session: Duration::from_secs(3600),
         extra_roots_pem: None,
         rules: vec![rule("platform", Role::Admin), rule("staff", Role::Viewer)],
+        users_of: None,
     };
     assert_eq!(config.faults(), []);
     config
