@@ -20,7 +20,12 @@ const KEY: &str = "sk-integration-test-0123456789abcdef";
 
 /// A directory with projects, money, a rotated key, a revoked key, an operator and calls. The server has stopped.
 async fn filled(dir: &Path) -> KnownSecrets {
-    let mut server = Server::up(dir, &["--admin-listen", "off"]);
+    filled_with(up(), dir).await
+}
+
+async fn filled_with(mut up: std::process::Command, dir: &Path) -> KnownSecrets {
+    up.env("HEADRACE_BOOTSTRAP_KEY", KEY);
+    let mut server = Server::begin(up, dir, &["--admin-listen", "off"], KEY);
     server.ok(&["orgs", "create", "acme", "--requests-per-minute", "50"]);
     server.ok(&["projects", "create", "red", "--org", "acme"]);
     server.ok(&["credit", "grant", "75", "--org", "acme", "--reference", "invoice-1"]);
@@ -41,8 +46,22 @@ async fn filled(dir: &Path) -> KnownSecrets {
         assert_eq!(status, 200, "{body}");
     }
     let stored = stored(&server).await;
+    let (replayed, answer) = once(&server).await;
+    assert!(!replayed, "the first request runs");
     server.stop();
-    KnownSecrets { good: vec![KEY.to_owned(), former, newer], revoked, stored }
+    KnownSecrets { good: vec![KEY.to_owned(), former, newer], revoked, stored, answer }
+}
+
+/// Sends a request with an idempotency key. Returns whether its stored answer came back, and the answer.
+async fn once(server: &Server) -> (bool, String) {
+    let call = reqwest::Client::new().post(format!("{}/v1/chat/completions", server.url)).bearer_auth(KEY);
+    let call = call.header("content-type", "application/json").header("idempotency-key", "moved");
+    let call = call.body(question(json!({ "max_tokens": 4 })).to_string()).timeout(common::PATIENCE);
+    let answer = call.send().await.unwrap();
+    let (status, replayed) = (answer.status(), answer.headers().contains_key("idempotent-replayed"));
+    let body = answer.text().await.unwrap();
+    assert_eq!(status, 200, "{body}");
+    (replayed, body)
 }
 
 async fn posted(server: &Server, path: &str, kind: &str, body: String) -> String {
@@ -103,6 +122,8 @@ struct KnownSecrets {
     revoked: String,
     /// Paths of stored objects, and what clients read there.
     stored: Vec<(String, String)>,
+    /// The stored answer of a request with an idempotency key.
+    answer: String,
 }
 
 /// What operators see of keys and money, which a move must not change.
@@ -137,7 +158,11 @@ fn fails(dir: &Path, to: &str, why: &str) {
 }
 
 async fn serves(dir: &Path, secrets: &KnownSecrets) -> Server {
-    let server = Server::begin(up(), dir, &["--admin-listen", "off"], KEY);
+    serves_with(up(), dir, secrets).await
+}
+
+async fn serves_with(up: std::process::Command, dir: &Path, secrets: &KnownSecrets) -> Server {
+    let server = Server::begin(up, dir, &["--admin-listen", "off"], KEY);
     for secret in &secrets.good {
         let (status, body) = server.chat(secret, question(json!({ "max_tokens": 4 }))).await;
         assert_eq!(status, 200, "{body}");
@@ -146,6 +171,7 @@ async fn serves(dir: &Path, secrets: &KnownSecrets) -> Server {
     for (path, body) in &secrets.stored {
         assert_eq!(server.get(path).await, (200, body.clone()), "{path}");
     }
+    assert_eq!(once(&server).await, (true, secrets.answer.clone()));
     server
 }
 
@@ -214,6 +240,43 @@ async fn keys_and_ledger_move_to_a_database_and_back_and_are_copied_under_load()
         moves(&other, "sqlite:");
         assert_eq!(known(&other), before);
         serves(&other, &secrets).await.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_clients_stored_in_a_directory_of_its_own_moves_along() {
+    for bin in versions() {
+        println!("{}", bin.display());
+        let database = PostgresServer::start(&bin);
+        let root = tempfile::tempdir().unwrap();
+        let (dir, objects) = (root.path().join("a"), root.path().join("objects"));
+        let with_objects = |mut command: std::process::Command| {
+            command.env("HEADRACE_OBJECTS_DIR", &objects);
+            command
+        };
+        let secrets = filled_with(with_objects(up()), &dir).await;
+        assert!(objects.join("answers.sqlite").exists() && !dir.join("answers.sqlite").exists());
+        let moves = |to: &str| {
+            let mut command = with_objects(program());
+            let done = command.args(["move", "--to", to, "--data-dir"]).arg(&dir).output().unwrap();
+            (done.status.success(), said(&done))
+        };
+        let mut other = with_objects(up());
+        other.env("HEADRACE_BOOTSTRAP_KEY", KEY);
+        let mut other = Server::begin(other, &root.path().join("b"), &["--admin-listen", "off"], KEY);
+        let refused = moves(&database.url());
+        assert!(!refused.0 && refused.1.contains("in use"), "{refused:?}");
+        other.stop();
+        let moved = moves(&database.url());
+        assert!(moved.0, "{moved:?}");
+        for store in ["objects.sqlite", "files.sqlite", "files.segments", "answers.sqlite"] {
+            let (old, moved) = (objects.join(store), objects.join(format!("{store}.moved")));
+            assert!(!old.exists() && moved.exists(), "{store}");
+        }
+        serves(&dir, &secrets).await.stop();
+        let moved = moves("sqlite:");
+        assert!(moved.0 && objects.join("answers.sqlite").exists(), "{moved:?}");
+        serves_with(with_objects(up()), &dir, &secrets).await.stop();
     }
 }
 

@@ -4,8 +4,8 @@
 use headrace_domain::UnixNanos;
 
 use crate::{
-    BatchCounts, BatchRecord, BatchStore, ConversationRecord, FileDraft, ItemRecord, ObjectError,
-    ObjectStore, ResponseRecord, UploadRecord,
+    AnswerRecord, AnswerStore, BatchCounts, BatchRecord, BatchStore, ConversationRecord, FileDraft,
+    ItemRecord, ObjectError, ObjectStore, ResponseRecord, UploadRecord,
 };
 
 /// A request of a batch, as it is stored.
@@ -95,4 +95,14 @@ pub trait FileArchive: BatchStore {
     /// # Errors
     /// [`ObjectError::Unavailable`] if the store fails.
     fn restore_counts(&self, batch: &str, counts: &BatchCounts) -> Result<(), ObjectError>;
+}
+
+/// Reads all answers of a store.
+pub trait AnswerArchive: AnswerStore {
+    /// The first answer of all projects after row `after`, with its row. At first, `after` is [`i64::MIN`]. The time of
+    /// its creation is not stored, and is zero. `None` after the last one.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if the store fails.
+    fn next_answer(&self, after: i64) -> Result<Option<(i64, AnswerRecord)>, ObjectError>;
 }

@@ -15,7 +15,7 @@ mod response_writer;
 mod store;
 
 pub use answers::{ANSWER_PART_BYTES, AnswerRecord, AnswerStore, MemoryAnswers, fair_share};
-pub use archive::{ArchivedLine, FileArchive, ObjectArchive};
+pub use archive::{AnswerArchive, ArchivedLine, FileArchive, ObjectArchive};
 pub use batches::{
     BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes,
     LineEnd, LineRecord, LineResult,

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_domain::{HoldId, ProjectId, UnixNanos};
-use headrace_objects::{AnswerRecord, AnswerStore, ObjectError, fair_share};
+use headrace_objects::{AnswerArchive, AnswerRecord, AnswerStore, ObjectError, fair_share};
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::object_schema;
 use crate::pool::{SessionPool, StatementFailure, limit_for};
 use crate::session::DatabaseSession;
 use crate::url::PostgresUrl;
-use crate::values::integer;
+use crate::values::{integer, project_at, unreadable};
 
 /// Answers that are removed in one transaction, so that it is short.
 const SWEPT_AT_ONCE: i64 = 256;
@@ -30,6 +30,9 @@ const PUT_PART: &str = "INSERT INTO headrace.answer_part (hold, at, data) VALUES
 /// Reads the parts of an answer.
 const BODY: &str = "SELECT data FROM headrace.answer_part JOIN headrace.answer USING (hold) \
     WHERE hold = $1 AND project = $2 AND expires > $3 ORDER BY at";
+/// Reads the parts of the first answer after a row.
+const NEXT: &str = "SELECT seq, hold, project, expires, data FROM headrace.answer JOIN headrace.answer_part USING (hold) \
+    WHERE seq = (SELECT min(seq) FROM headrace.answer WHERE seq > $1) ORDER BY at";
 /// Removes answers that have expired.
 const REMOVE_EXPIRED: &str = "DELETE FROM headrace.answer WHERE seq IN \
     (SELECT seq FROM headrace.answer WHERE expires <= $1 LIMIT $2)";
@@ -148,6 +151,27 @@ impl AnswerStore for PostgresAnswers {
             }
         }
         Ok(removed)
+    }
+}
+
+impl AnswerArchive for PostgresAnswers {
+    fn next_answer(&self, after: i64) -> Result<Option<(i64, AnswerRecord)>, ObjectError> {
+        self.pool.read(limit_for(64 << 20), async |client| {
+            let rows = client.query_typed(NEXT, &[(&after, Type::INT8)]).await?;
+            let Some(first) = rows.first() else { return Ok::<_, StatementFailure>(None) };
+            let hold = first.get::<_, &[u8]>(1).try_into();
+            let hold: [u8; 16] = hold.map_err(|_| unreadable("the hold of an answer has not 16 bytes"))?;
+            let mut body = Vec::new();
+            rows.iter().for_each(|row| body.extend_from_slice(row.get(4)));
+            let answer = AnswerRecord {
+                hold: HoldId::from_bits(u128::from_be_bytes(hold)),
+                project: project_at(first, 2)?,
+                created: UnixNanos::new(0),
+                expires: UnixNanos::new(first.get::<_, i64>(3).unsigned_abs()),
+                body: body.into(),
+            };
+            Ok(Some((first.get(0), answer)))
+        })
     }
 }
 

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use headrace_domain::{HoldId, ProjectId, UnixNanos};
-use headrace_objects::{AnswerRecord, AnswerStore, ObjectError, fair_share};
+use headrace_objects::{AnswerArchive, AnswerRecord, AnswerStore, ObjectError, fair_share};
 
 use crate::disk::DiskGuard;
-use crate::objects::rows::integer;
+use crate::objects::rows::{integer, nanos, project_id};
 use crate::pair::ReadWritePair;
 use crate::sqlite::FileFormat;
 
@@ -69,6 +69,11 @@ impl SqliteAnswers {
     pub fn new(path: &Path, max_total_bytes: u64, guard: Option<DiskGuard>) -> Self {
         let (path, pair, unswept_bytes) = (path.to_owned(), Mutex::new(None), AtomicU64::new(0));
         Self { path, max_total_bytes, guard, pair, unswept_bytes }
+    }
+
+    /// Whether an answer was ever stored.
+    fn exists(&self) -> bool {
+        self.pair.lock().unwrap_or_else(PoisonError::into_inner).is_some() || self.path.exists()
     }
 
     /// The open database.
@@ -176,7 +181,7 @@ impl AnswerStore for SqliteAnswers {
     }
 
     fn sweep(&self, now: UnixNanos) -> Result<u64, ObjectError> {
-        if self.pair.lock().unwrap_or_else(PoisonError::into_inner).is_none() && !self.path.exists() {
+        if !self.exists() {
             return Ok(0);
         }
         self.unswept_bytes.store(0, Ordering::Relaxed);
@@ -198,6 +203,36 @@ impl AnswerStore for SqliteAnswers {
             pair.shrink(false)?;
         }
         Ok(removed)
+    }
+}
+
+impl AnswerArchive for SqliteAnswers {
+    fn next_answer(&self, after: i64) -> Result<Option<(i64, AnswerRecord)>, ObjectError> {
+        if !self.exists() {
+            return Ok(None);
+        }
+        self.pair()?.read(async |connection| {
+            let next = "SELECT seq, hold, project, expires FROM answer WHERE seq > ? ORDER BY seq LIMIT 1";
+            let next: Option<(i64, Vec<u8>, String, i64)> =
+                sqlx::query_as(next).bind(after).fetch_optional(&mut *connection).await?;
+            let Some((row, hold, project, expires)) = next else { return Ok(None) };
+            let parts: Vec<(Vec<u8>,)> = sqlx::query_as("SELECT data FROM part WHERE answer = ? ORDER BY at")
+                .bind(row)
+                .fetch_all(&mut *connection)
+                .await?;
+            let body: Vec<u8> = parts.into_iter().flat_map(|(part,)| part).collect();
+            let hold: [u8; 16] = hold.try_into().map_err(|_| ObjectError::Unavailable {
+                why: format!("the hold of answer {row} has not 16 bytes"),
+            })?;
+            let answer = AnswerRecord {
+                hold: HoldId::from_bits(u128::from_be_bytes(hold)),
+                project: project_id(&project)?,
+                created: UnixNanos::new(0),
+                expires: nanos(expires),
+                body: body.into(),
+            };
+            Ok(Some((row, answer)))
+        })
     }
 }
 

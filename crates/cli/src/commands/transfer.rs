@@ -26,8 +26,10 @@ fn move_stores(args: &MoveArgs) -> Result<String, CommandError> {
     let to = to.map_err(|error| CommandError::Other(format!("--to: {error}")))?;
     let files = SecretFiles::of(&config);
     let dir = DataDir::open(&config.data_dir, &files).map_err(CommandError::DataDir)?;
+    let objects_dir = config.storage.objects_dir.as_deref();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let report = dir.move_stores(&to, &files, &clock, progress()).map_err(CommandError::DataDir)?;
+    let report =
+        dir.move_stores(&to, objects_dir, &files, &clock, progress()).map_err(CommandError::DataDir)?;
     Ok(format!(
         "{}, {} of the ledger and {} of the audit log are in {to} now; the ledger holds every invariant\n",
         counted(report.keys as u64, "key"),

@@ -12,8 +12,8 @@ use headrace_store::{SHARED_SECRETS, Storage, StorageUrl, StoreName, TransferRep
 use secrecy::zeroize::Zeroizing;
 
 use super::{
-    DataDir, DataDirError, STORAGE_FILE, SecretFiles, random, recorded, secrets, secrets_folder,
-    write_private,
+    DataDir, DataDirError, STORAGE_FILE, SecretFiles, lock_objects, random, recorded, secrets,
+    secrets_folder, write_private,
 };
 
 /// A gateway that was silent for longer has ended.
@@ -21,16 +21,18 @@ const LEASE: Duration = Duration::from_secs(15);
 
 impl DataDir {
     /// Moves keys, operators, audit log and ledger to `to`, where there must be none, and remembers the place. Responses,
-    /// conversations, files and batches go along if gateways share either place: otherwise they stay in the directory. Files that
-    /// the directory had for them are kept, with `.moved` at the end of their names. `files` names the key that encrypts the
-    /// secrets there. `progress` receives the number of copied rows of the ledger.
+    /// conversations, files, batches and stored answers go along if gateways share either place: otherwise they stay in
+    /// `objects_dir`, or in the directory without one. Files that were moved to a database are kept, with `.moved` at the end
+    /// of their names. `files` names the key that encrypts the secrets there. `progress` receives the number of copied rows
+    /// of the ledger.
     ///
     /// # Errors
-    /// [`DataDirError::InUse`] if gateways are running, [`DataDirError::SamePlace`], or an error of a store. Nothing has
+    /// [`DataDirError::Lock`] if a server uses `objects_dir`, [`DataDirError::InUse`] if gateways are running, [`DataDirError::SamePlace`], or an error of a store. Nothing has
     /// changed then.
     pub fn move_stores(
         &self,
         to: &StorageUrl,
+        objects_dir: Option<&Path>,
         files: &SecretFiles<'_>,
         clock: &Arc<dyn Clock>,
         progress: impl FnMut(u64),
@@ -38,6 +40,8 @@ impl DataDir {
         if recorded(self.path())? == *to {
             return Err(DataDirError::SamePlace(to.clone()));
         }
+        let objects_lock = objects_dir.map(lock_objects).transpose()?;
+        let objects_dir = objects_lock.as_ref().map_or(self.path(), |lock| lock.dir());
         if self.storage.is_shared() {
             self.refuse_running_gateways()?;
         } else {
@@ -64,14 +68,14 @@ impl DataDir {
         }
         let secret = HashSecret::new(*self.key_hash);
         let report = self.storage.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
-        let own = Storage::open(StorageUrl::of_folder(self.path()), None);
+        let own = Storage::open(StorageUrl::of_folder(objects_dir), None);
         let [from, target] =
             [&self.storage, &target].map(|stores| if stores.is_shared() { stores } else { &own });
         if from.is_shared() || target.is_shared() {
             let copied = from.transfer_objects_to(target);
             copied.map_err(|error| DataDirError::Transfer(error.into()))?;
         }
-        self.remember(to)?;
+        self.remember(to, objects_dir)?;
         Ok(report)
     }
 
@@ -84,35 +88,18 @@ impl DataDir {
         if running.is_empty() { Ok(()) } else { Err(DataDirError::InUse { gateways: running }) }
     }
 
-    fn remember(&self, to: &StorageUrl) -> Result<(), DataDirError> {
+    fn remember(&self, to: &StorageUrl, objects_dir: &Path) -> Result<(), DataDirError> {
         let record = self.path().join(STORAGE_FILE);
         if to.is_shared() {
             write_private(&record, &to.expose())?;
             // No server may start on the old files by mistake.
-            let stores = [StoreName::Identities, StoreName::Ledger, StoreName::Objects, StoreName::Files];
+            [StoreName::Identities, StoreName::Ledger]
+                .iter()
+                .try_for_each(|store| mark_moved(&self.path().join(store.file())))?;
             let segments = Path::new(StoreName::Files.file()).with_extension("segments");
-            let files = stores.map(|store| self.path().join(store.file()));
-            for old in files.into_iter().chain([self.path().join(segments)]) {
-                if old.exists() {
-                    let extension = old.extension().unwrap_or_default().to_string_lossy().into_owned();
-                    let moved = old.with_extension(format!("{extension}.moved"));
-                    if moved.is_dir() {
-                        // Of an earlier move. A directory cannot be renamed to one with contents.
-                        let removed = std::fs::remove_dir_all(&moved);
-                        removed.map_err(|source| DataDirError::Io {
-                            doing: "remove",
-                            path: moved.clone(),
-                            source,
-                        })?;
-                    }
-                    std::fs::rename(&old, moved).map_err(|source| DataDirError::Io {
-                        doing: "rename",
-                        path: old,
-                        source,
-                    })?;
-                }
-            }
-            return Ok(());
+            let stores = [StoreName::Objects, StoreName::Files, StoreName::Answers];
+            stores.iter().try_for_each(|store| mark_moved(&objects_dir.join(store.file())))?;
+            return mark_moved(&objects_dir.join(segments));
         }
         if *to != StorageUrl::of_folder(self.path()) {
             return write_private(&record, &to.expose());
@@ -126,7 +113,25 @@ impl DataDir {
     }
 }
 
-/// Copies keys, operators, audit log, ledger, responses, conversations, files and batches that a directory's server shares
+/// Appends `.moved` to the name of a file or directory, if it exists.
+fn mark_moved(old: &Path) -> Result<(), DataDirError> {
+    if !old.exists() {
+        return Ok(());
+    }
+    let io = |doing, path: &Path| {
+        let path = path.to_owned();
+        move |source| DataDirError::Io { doing, path, source }
+    };
+    let extension = old.extension().unwrap_or_default().to_string_lossy().into_owned();
+    let moved = old.with_extension(format!("{extension}.moved"));
+    if moved.is_dir() {
+        // Of an earlier move. A directory cannot be renamed to one with contents.
+        std::fs::remove_dir_all(&moved).map_err(io("remove", &moved))?;
+    }
+    std::fs::rename(old, moved).map_err(io("rename", old))
+}
+
+/// Copies keys, operators, audit log, ledger, responses, conversations, files, batches and stored answers that a directory's server shares
 /// with others to files in the empty folder `to`, with their secrets. The gateways may run meanwhile. With the key of
 /// `files`, the secrets of the copy are encrypted.
 ///

@@ -32,7 +32,7 @@ type Row =
 const COLUMNS: &str =
     "id, project, created, expires, ended, previous, conversation, input, output, body, events FROM response";
 
-fn project_id(project: &str) -> Result<ProjectId, ObjectError> {
+pub(crate) fn project_id(project: &str) -> Result<ProjectId, ObjectError> {
     ProjectId::new(project).map_err(|error| ObjectError::Unavailable {
         why: format!("a row names a project that is none: {error}"),
     })

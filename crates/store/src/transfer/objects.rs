@@ -1,15 +1,16 @@
-//! Copies responses, conversations, files and batches from one store to another, object by object. An interrupted copy can
+//! Copies responses, conversations, files, batches and answers from one store to another, object by object. An interrupted copy can
 //! be repeated.
 
 use std::sync::Arc;
 
 use headrace_domain::UnixNanos;
 use headrace_objects::{
-    ArchivedLine, BatchCounts, BatchRecord, FileArchive, FileDraft, FileLimits, ObjectArchive, ObjectError,
-    ObjectLimits,
+    AnswerArchive, ArchivedLine, BatchCounts, BatchRecord, FileArchive, FileDraft, FileLimits, ObjectArchive,
+    ObjectError, ObjectLimits,
 };
-use headrace_postgres::{PostgresFiles, PostgresObjects};
+use headrace_postgres::{PostgresAnswers, PostgresFiles, PostgresObjects};
 
+use crate::answers::SqliteAnswers;
 use crate::files::SqliteFiles;
 use crate::objects::SqliteObjects;
 use crate::storage::{Storage, StoreName};
@@ -28,6 +29,8 @@ pub struct CopiedObjects {
     pub files: u64,
     /// Batches.
     pub batches: u64,
+    /// Answers to requests with an idempotency key.
+    pub answers: u64,
 }
 
 /// A copy has what its source had.
@@ -51,9 +54,10 @@ const FILE_LIMITS: FileLimits = FileLimits {
     max_open_batches_per_project: u64::MAX,
     max_requests_per_batch: u64::MAX,
 };
+const MAX_ANSWER_BYTES: u64 = u64::MAX >> 1;
 
 impl Storage {
-    /// Copies responses, conversations, files and batches to `to`, where others may be. The source may be in use: what is
+    /// Copies responses, conversations, files, batches and answers to `to`, where others may be. The source may be in use: what is
     /// stored meanwhile may be missing. An interrupted copy can be repeated.
     ///
     /// # Errors
@@ -62,7 +66,15 @@ impl Storage {
         let mut copied = CopiedObjects::default();
         copy_objects(self.object_archive()?.as_ref(), to.object_archive()?.as_ref(), &mut copied)?;
         copy_files(self.file_archive()?.as_ref(), to.file_archive()?.as_ref(), &mut copied)?;
+        copied.answers = copy_answers(self.answer_archive()?.as_ref(), to.answer_archive()?.as_ref())?;
         Ok(copied)
+    }
+
+    fn answer_archive(&self) -> Result<Box<dyn AnswerArchive>, ObjectError> {
+        Ok(match self.url().database() {
+            Some(url) => Box::new(PostgresAnswers::open(Arc::clone(url), MAX_ANSWER_BYTES)?),
+            None => Box::new(SqliteAnswers::new(&self.path(StoreName::Answers), MAX_ANSWER_BYTES, None)),
+        })
     }
 
     fn object_archive(&self) -> Result<Box<dyn ObjectArchive>, ObjectError> {
@@ -156,6 +168,19 @@ fn copy_files(
             }
         }
     }
+}
+
+/// Copies the answers that are not there. Returns the number of copied ones.
+fn copy_answers(from: &dyn AnswerArchive, to: &dyn AnswerArchive) -> Result<u64, ObjectError> {
+    let (mut after, mut copied) = (i64::MIN, 0);
+    while let Some((row, answer)) = from.next_answer(after)? {
+        after = row;
+        if to.body(&answer.project, answer.hold, BEFORE)?.is_none() {
+            to.put(&answer)?;
+            copied += 1;
+        }
+    }
+    Ok(copied)
 }
 
 /// A batch with its row, and the time from which it may be removed.
