@@ -34,7 +34,9 @@ fn main() {
             "action": "block", "applies_to": "output"})
     };
     let pii = json!({"name": "pii", "kind": "pii", "action": "redact", "applies_to": "output"});
+    let classifier = json!({"name": "c", "kind": "classifier", "action": "block", "applies_to": "output"});
     let sets = [
+        ("the classifier", vec![classifier]),
         ("100 rules of words", (0..100).map(word).collect::<Vec<_>>()),
         ("100 regular expressions", (0..100).map(regex).collect()),
         ("50 of each", (0..50).map(word).chain((0..50).map(regex)).collect()),

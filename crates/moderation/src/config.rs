@@ -4,6 +4,7 @@
 use headrace_domain::ProjectId;
 use serde::{Deserialize, Serialize};
 
+use crate::classifier::ContentLabel;
 use crate::pii::PiiEntity;
 
 /// Limits on a list of rules. The unit is in each name.
@@ -60,6 +61,12 @@ pub struct RuleConfig {
     /// What the rule recognises (`kind = "pii"`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entities: Vec<PiiEntity>,
+    /// What the rule looks for (`kind = "classifier"`). Empty means everything that the classifier knows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<ContentLabel>,
+    /// The probability from which a passage matches: 0.5 to 0.99, by default 0.8 (`kind = "classifier"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<LabelThreshold>,
     /// What happens on a match.
     pub action: Action,
     /// The text that replaces a match (`action = "redact"`). By default `<EMAIL>` and the like for `kind = "pii"`, and
@@ -102,6 +109,43 @@ pub enum RuleKind {
     Regex,
     /// Values that identify a person or give access, such as e-mail addresses and API keys.
     Pii,
+    /// Passages that the classifier in the program finds insulting, threatening, or written to take over a model.
+    Classifier,
+}
+
+/// A probability, in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct LabelThreshold(u16);
+
+impl LabelThreshold {
+    /// The threshold of a rule that names none.
+    pub const DEFAULT: Self = Self(800);
+
+    /// The probability.
+    pub(crate) fn probability(self) -> f32 {
+        f32::from(self.0) / 1000.0
+    }
+}
+
+impl TryFrom<f64> for LabelThreshold {
+    type Error = String;
+
+    fn try_from(probability: f64) -> Result<Self, String> {
+        let thousandths = (probability * 1000.0).round();
+        if !(500.0..=990.0).contains(&thousandths) {
+            return Err(format!("`threshold` is {probability}; it must be 0.5 to 0.99"));
+        }
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "500 to 990")]
+        let thousandths = thousandths as u16;
+        Ok(Self(thousandths))
+    }
+}
+
+impl From<LabelThreshold> for f64 {
+    fn from(threshold: LabelThreshold) -> Self {
+        Self::from(threshold.0) / 1000.0
+    }
 }
 
 /// What happens on a match.

@@ -1,6 +1,8 @@
 //! Decides whether a text may pass: a list of rules, and the [`Judge`] trait for other kinds of judges. Knows text
 //! only, not who wrote it or what happens to the request. A verdict never repeats the text that it matched.
 
+mod classifier;
+mod classifier_rules;
 mod compile;
 mod config;
 mod error;
@@ -13,7 +15,8 @@ mod rules;
 mod seam;
 mod verdict;
 
-pub use config::{Action, AppliesTo, RuleConfig, RuleKind, limits};
+pub use classifier::ContentLabel;
+pub use config::{Action, AppliesTo, LabelThreshold, RuleConfig, RuleKind, limits};
 pub use error::{RuleError, RulesError};
 pub use output::{OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text};
 pub use phrases::Phrases;

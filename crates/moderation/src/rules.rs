@@ -9,6 +9,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use headrace_domain::ProjectId;
 use regex::Regex;
 
+use crate::classifier_rules::ClassifierRules;
 use crate::compile::{compile_regex, masked_forms};
 use crate::config::limits;
 use crate::error::error;
@@ -36,6 +37,8 @@ pub struct Rules {
     regexes: Vec<(usize, Regex)>,
     /// Recognisers, each with the index of its rule in `rules`.
     recognisers: Vec<(usize, Regex, Option<ValueCheck>)>,
+    /// Rules that use the classifier.
+    classifier: ClassifierRules,
     /// Some rule checks input.
     judges_input: bool,
     /// The rules on what models write.
@@ -138,6 +141,8 @@ impl Rules {
             return Err(RulesError(errors));
         }
         let rules = configs.iter().map(Rule::of).collect();
+        let of_input = configs.iter().enumerate().filter(|(_, config)| config.applies_to.input);
+        let classifier = ClassifierRules::of(of_input);
         let judges_input = configs.iter().any(|config| config.applies_to.input);
         Ok(Self {
             rules,
@@ -148,6 +153,7 @@ impl Rules {
             longest_phrase_chars,
             regexes,
             recognisers,
+            classifier,
             judges_input,
             output,
             of_projects: BTreeMap::new(),
@@ -255,6 +261,12 @@ impl Judge for Rules {
         let mut matched = Matched::default();
         self.match_words(text, &mut matched);
         self.match_regexes(text, &mut matched);
+        self.classifier.judge_all(text, &mut |at| {
+            let Some(rule) = self.rules.get(at) else { return };
+            if matched.would_change(at, rule.action) {
+                matched.add(at, rule.action);
+            }
+        });
         self.verdict(&matched)
     }
 
@@ -341,7 +353,7 @@ fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
         match config.kind {
             RuleKind::Words => check_words(config, &mut errors),
             RuleKind::Regex => check_pattern(config, &mut errors),
-            RuleKind::Pii => check_entities(config, &mut errors),
+            RuleKind::Pii | RuleKind::Classifier => check_without_text(config, &mut errors),
         }
         check_output(config, &mut errors);
     }
@@ -358,7 +370,8 @@ fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
     errors
 }
 
-fn check_entities(config: &RuleConfig, errors: &mut Vec<RuleError>) {
+/// Checks that a rule has no words and no pattern.
+fn check_without_text(config: &RuleConfig, errors: &mut Vec<RuleError>) {
     let wrong = [
         ("pattern", config.pattern.is_some(), "belongs to rules of kind `regex`"),
         ("words", !config.words.is_empty(), "belongs to rules of kind `words`"),
@@ -374,6 +387,17 @@ fn check_output(config: &RuleConfig, errors: &mut Vec<RuleError>) {
     let mut add = |field, why: String| errors.push(error(config, field, why));
     if config.kind != RuleKind::Pii && !config.entities.is_empty() {
         add("entities", "belongs to rules of kind `pii`".to_owned());
+    }
+    if config.kind != RuleKind::Classifier {
+        if !config.labels.is_empty() {
+            add("labels", "belongs to rules of kind `classifier`".to_owned());
+        }
+        if config.threshold.is_some() {
+            add("threshold", "belongs to rules of kind `classifier`".to_owned());
+        }
+    } else if config.action == Action::Redact {
+        let why = "`redact` would replace whole sentences; use `block` or `flag` with the classifier";
+        add("action", why.to_owned());
     }
     if let Some(window) = config.window {
         if config.kind != RuleKind::Regex || !config.applies_to.is_output() {

@@ -11,6 +11,7 @@ use super::span::MatchSpan;
 use super::text_rules::TextRules;
 use super::word_text::WordText;
 use crate::Action;
+use crate::classifier::{PassageEnd, PassageReader};
 use crate::look_alike;
 
 /// Bytes that are dropped from the start of the kept text at a time.
@@ -34,6 +35,8 @@ pub struct OutputFilter {
     unmasked_words: Option<WordText>,
     /// The same, for words of other scripts. `None` if there are none.
     masked_words: Option<WordText>,
+    /// The text as the classifier sees it. `None` if no rule uses it.
+    passages: Option<PassageReader>,
     scans: Vec<ScanState>,
     /// The text as patterns see it. `None` while folding has not changed it.
     folded: Option<FoldedScan>,
@@ -99,6 +102,7 @@ impl OutputFilter {
             words: WordText::new(rules.words(), false),
             unmasked_words: None,
             masked_words: (!rules.masked().is_empty()).then(|| WordText::new(rules.masked(), true)),
+            passages: (!rules.classifier().is_empty()).then(PassageReader::default),
             scans: vec![ScanState::At(0); rules.patterns().len()],
             folded: None,
             unmasked: None,
@@ -122,6 +126,9 @@ impl OutputFilter {
             let start = self.end().saturating_add(at.saturating_sub(added));
             let end = start.saturating_add(c.len_utf8());
             self.push_word_char(c, start, end);
+            if let Some(passages) = &mut self.passages {
+                passages.push(c, end, &mut |end| judge(&self.rules, &end, &mut self.spans));
+            }
             if has_patterns {
                 if self.folded.is_none() && !stays(c, self.last) {
                     self.text.push_str(piece.get(added..at).unwrap_or_default());
@@ -175,6 +182,9 @@ impl OutputFilter {
         }
         if let Some(words) = &mut self.masked_words {
             words.finish(self.rules.masked(), &mut self.spans);
+        }
+        if let Some(passages) = &mut self.passages {
+            passages.finish(&mut |end| judge(&self.rules, &end, &mut self.spans));
         }
         self.scan(true);
         self.settle(self.end(), out);
@@ -234,6 +244,8 @@ impl OutputFilter {
         hold(self.words.held_from(rules.words()));
         hold(self.unmasked_words.as_ref().and_then(|words| words.held_from(rules.words())));
         hold(self.masked_words.as_ref().and_then(|words| words.held_from(rules.masked())));
+        let passages = self.passages.as_ref().filter(|_| rules.classifier().acts() && !is_whole);
+        hold(passages.map(PassageReader::held_from));
         // A mark that follows may compose with the last letter.
         let is_open = self.folded.is_none() && rules.sees_beyond_ascii() && !is_whole;
         let decided = if is_open { text.len().saturating_sub(1) } else { text.len() };
@@ -319,6 +331,13 @@ impl OutputFilter {
             self.base = self.base.saturating_add(at);
         }
     }
+}
+
+/// Adds a match for each rule that finds a passage.
+fn judge(rules: &TextRules, end: &PassageEnd<'_>, spans: &mut Vec<MatchSpan>) {
+    rules.classifier().judge(end, &mut |rule| {
+        spans.push(MatchSpan { start: end.start, rule, end: end.end, entity: None });
+    });
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::patterns::{OutputPattern, PatternUse};
 use super::words::{RuleWord, WordSet};
+use crate::classifier_rules::ClassifierRules;
 use crate::compile::masked_forms;
 use crate::error::error;
 use crate::pii::{self, PiiEntity};
@@ -22,6 +23,7 @@ pub struct TextRules {
     /// Words of other scripts with their look-alike letters replaced: one automaton, or none.
     masked: Vec<WordSet>,
     patterns: Vec<OutputPattern>,
+    classifier: ClassifierRules,
     sees_beyond_ascii: bool,
     /// The ASCII characters that a match of a rule that acts may start with.
     first: [bool; 128],
@@ -43,6 +45,7 @@ impl TextRules {
             let acts = action != Action::Flag;
             let pattern_use = PatternUse { rule, acts, blocks: action == Action::Block };
             match config.kind {
+                RuleKind::Classifier => {}
                 RuleKind::Words => {
                     let add = |word| RuleWord { rule, word, whole_word: config.whole_word, acts };
                     for word in &config.words {
@@ -79,6 +82,8 @@ impl TextRules {
             let replacement = config.replacement.as_deref().map(Into::into);
             (config.effective_action(), replacement)
         };
+        let mine = configs.iter().enumerate().filter(|(rule, _)| used.contains(rule));
+        let classifier = ClassifierRules::of(mine);
         let acting = || patterns.iter().filter(|pattern| pattern.acts());
         let sees_beyond_ascii = acting().any(OutputPattern::sees_beyond_ascii);
         let first = std::array::from_fn(|byte| {
@@ -89,6 +94,7 @@ impl TextRules {
             words,
             masked,
             patterns,
+            classifier,
             sees_beyond_ascii,
             first,
         })
@@ -104,6 +110,10 @@ impl TextRules {
 
     pub(super) fn patterns(&self) -> &[OutputPattern] {
         &self.patterns
+    }
+
+    pub(super) const fn classifier(&self) -> &ClassifierRules {
+        &self.classifier
     }
 
     /// Whether a match of a rule that acts may contain characters that are not ASCII.

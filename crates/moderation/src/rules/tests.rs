@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{AppliesTo, Phrases, config::limits as bounds};
+use crate::{ContentLabel, LabelThreshold};
 
 fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
     RuleConfig {
@@ -15,6 +16,8 @@ fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
         action,
         window: None,
         entities: Vec::new(),
+        labels: Vec::new(),
+        threshold: None,
         replacement: None,
         applies_to: AppliesTo::INPUT,
         projects: Vec::new(),
@@ -230,6 +233,23 @@ fn what_is_wrong_is_told_with_the_rules_name() {
             RuleConfig { pattern: Some("a".to_owned()), ..words("w", &["a"], Block) },
             "rule `w`: `pattern` belongs",
         ),
+        (
+            RuleConfig { threshold: Some(LabelThreshold::DEFAULT), ..words("w", &["a"], Block) },
+            "rule `w`: `threshold` belongs",
+        ),
+        (
+            RuleConfig { labels: vec![ContentLabel::Threat], ..words("w", &["a"], Block) },
+            "rule `w`: `labels` belongs",
+        ),
+        (
+            RuleConfig {
+                kind: RuleKind::Classifier,
+                applies_to: AppliesTo::OUTPUT,
+                ..words("c", &[], Action::Redact)
+            },
+            "rule `c`: `action` `redact` would",
+        ),
+        (RuleConfig { kind: RuleKind::Classifier, ..words("c", &["a"], Block) }, "rule `c`: `words` belongs"),
         (RuleConfig { pattern: None, ..regex("r", "", Block) }, "rule `r`: `pattern` is missing"),
         (regex("r", "", Block), "rule `r`: `pattern` is missing"),
         (regex("r", "(", Block), "rule `r`: `pattern` does not compile"),
@@ -346,5 +366,36 @@ proptest! {
             regex("r", r"\p{Greek}+\b", Action::Flag),
         ]).unwrap();
         let _verdict = rules.judge(&text);
+    }
+}
+
+#[test]
+fn the_classifier_judges_each_passage_of_a_text() {
+    let of = |name: &str, label, action| RuleConfig {
+        kind: RuleKind::Classifier,
+        labels: vec![label],
+        ..words(name, &[], action)
+    };
+    let rules = [
+        of("threats", ContentLabel::Threat, Action::Block),
+        of("insults", ContentLabel::Insult, Action::Flag),
+    ];
+    let rules = Rules::compile(&rules).unwrap();
+    let (insult, threat) = ("You are a pathetic loser.", "I will kill you and your family tonight.");
+    let harmless = "Please summarise the quarterly report. The kettle is broken, so we made no tea.";
+    let verdict = |text: String| {
+        let verdict = rules.judge(&text);
+        (verdict.is_blocked(), verdict.rule().map(str::to_owned))
+    };
+    assert_eq!(verdict(harmless.repeat(20)), (false, None));
+    assert_eq!(verdict(format!("{harmless} {insult} {harmless}")), (false, Some("insults".to_owned())));
+    assert_eq!(verdict(format!("{insult} {harmless} {threat}")), (true, Some("threats".to_owned())));
+    // Accents, capitals, invisible characters and look-alike letters change nothing.
+    for masked in [
+        "I WILL KILL YOU AND YOUR FAMILY",
+        "I w\u{ed}ll k\u{200b}ill you and your family",
+        "I will k\u{456}ll y\u{43e}u and your family",
+    ] {
+        assert_eq!(verdict(masked.to_owned()), (true, Some("threats".to_owned())), "{masked}");
     }
 }

@@ -13,6 +13,8 @@ fn rules(action: Action) -> Arc<TextRules> {
         pattern: pattern.map(str::to_owned),
         window: None,
         entities: Vec::new(),
+        labels: Vec::new(),
+        threshold: None,
         action,
         replacement: Some("\"*\"".to_owned()).filter(|_| action == Action::Redact),
         applies_to: AppliesTo::OUTPUT,
