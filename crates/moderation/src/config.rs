@@ -67,6 +67,12 @@ pub struct RuleConfig {
     /// The probability from which a passage matches: 0.5 to 0.99, by default 0.8 (`kind = "classifier"`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<LabelThreshold>,
+    /// The name of the judge that decides (`kind = "judge"`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judge: Option<String>,
+    /// Whether the call waits for the judge (`kind = "judge"`).
+    #[serde(default, skip_serializing_if = "JudgeMode::is_default")]
+    pub mode: JudgeMode,
     /// What happens on a match.
     pub action: Action,
     /// The text that replaces a match (`action = "redact"`). By default `<EMAIL>` and the like for `kind = "pii"`, and
@@ -109,8 +115,28 @@ pub enum RuleKind {
     Regex,
     /// Values that identify a person or give access, such as e-mail addresses and API keys.
     Pii,
+    /// Passages that a judge on another server finds unfit.
+    Judge,
     /// Passages that the classifier in the program finds insulting, threatening, or written to take over a model.
     Classifier,
+}
+
+/// Whether a call waits for the verdict of a judge.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JudgeMode {
+    /// Nothing passes before its verdict.
+    #[default]
+    Sync,
+    /// Text passes at once. A verdict that comes before the end of the answer ends it.
+    Async,
+}
+
+impl JudgeMode {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+    fn is_default(&self) -> bool {
+        *self == Self::Sync
+    }
 }
 
 /// A probability, in thousandths.

@@ -7,6 +7,7 @@ mod compile;
 mod config;
 mod error;
 mod fold;
+mod judge_rules;
 mod look_alike;
 mod output;
 mod phrases;
@@ -16,8 +17,12 @@ mod seam;
 mod verdict;
 
 pub use classifier::ContentLabel;
-pub use config::{Action, AppliesTo, LabelThreshold, RuleConfig, RuleKind, limits};
+pub use config::{Action, AppliesTo, JudgeMode, LabelThreshold, RuleConfig, RuleKind, limits};
 pub use error::{RuleError, RulesError};
+pub use judge_rules::{
+    JudgeFailure, JudgeFuture, JudgeRule, JudgedPassage, JudgedText, JudgesByName, PassageJudge,
+    PassageVerdicts, WithoutVerdict,
+};
 pub use output::{OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text};
 pub use phrases::Phrases;
 pub use pii::PiiEntity;

@@ -16,7 +16,7 @@ pub use arguments::{ScreenedText, screen_arguments, screen_text};
 pub use filter::OutputFilter;
 pub use text_rules::TextRules;
 
-use crate::{Action, RuleConfig, RuleError};
+use crate::{Action, JudgesByName, RuleConfig, RuleError};
 
 /// The rules on everything that a model writes. Must not know which call they apply to.
 #[derive(Debug, Default)]
@@ -33,7 +33,11 @@ pub struct OutputRules {
 
 impl OutputRules {
     /// Compiles the rules that check output. `None` if there are none.
-    pub(crate) fn compile(configs: &[RuleConfig], errors: &mut Vec<RuleError>) -> Option<Self> {
+    pub(crate) fn compile(
+        configs: &[RuleConfig],
+        judges: &JudgesByName,
+        errors: &mut Vec<RuleError>,
+    ) -> Option<Self> {
         if !configs.iter().any(|config| config.applies_to.is_output()) {
             return None;
         }
@@ -44,7 +48,7 @@ impl OutputRules {
             if let Some((_, rules)) = compiled.iter().find(|(known, _)| *known == used) {
                 return rules.clone();
             }
-            let rules = TextRules::compile(configs, &used, errors).map(Arc::new);
+            let rules = TextRules::compile(configs, &used, judges, errors).map(Arc::new);
             compiled.push((used, rules.clone()));
             rules
         };

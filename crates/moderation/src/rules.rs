@@ -11,9 +11,10 @@ use regex::Regex;
 
 use crate::classifier_rules::ClassifierRules;
 use crate::compile::{compile_regex, masked_forms};
-use crate::config::limits;
+use crate::config::{JudgeMode, limits};
 use crate::error::error;
 use crate::fold;
+use crate::judge_rules::{JudgeRule, JudgesByName};
 use crate::output::OutputRules;
 use crate::pii::{self, ValueCheck};
 use crate::seam::{FoundPhrase, SplitPhrases};
@@ -39,6 +40,8 @@ pub struct Rules {
     recognisers: Vec<(usize, Regex, Option<ValueCheck>)>,
     /// Rules that use the classifier.
     classifier: ClassifierRules,
+    /// Rules that ask judges on other servers.
+    judges: Vec<JudgeRule>,
     /// Some rule checks input.
     judges_input: bool,
     /// The rules on what models write.
@@ -80,12 +83,21 @@ impl Rules {
     /// # Errors
     /// All errors of all rules.
     pub fn compile(configs: &[RuleConfig]) -> Result<Self, RulesError> {
-        let errors = check(configs);
+        Self::compile_with(configs, &JudgesByName::new())
+    }
+
+    /// Compiles `configs`, whose rules of kind `judge` ask `judges`.
+    ///
+    /// # Errors
+    /// All errors of all rules.
+    pub fn compile_with(configs: &[RuleConfig], judges: &JudgesByName) -> Result<Self, RulesError> {
+        let mut errors = check(configs);
+        errors.extend(configs.iter().filter_map(|config| unknown_judge(config, judges)));
         if !errors.is_empty() {
             return Err(RulesError(errors));
         }
         // Every rule, so that each error is reported once and a rule of a project does not hide one.
-        let mut rules = Self::compile_for(configs)?;
+        let mut rules = Self::compile_for(configs, judges)?;
         let projects: BTreeSet<&ProjectId> = configs.iter().flat_map(|config| &config.projects).collect();
         if projects.is_empty() {
             return Ok(rules);
@@ -93,7 +105,7 @@ impl Rules {
         let of = |project: Option<&ProjectId>| {
             let configs: Vec<RuleConfig> =
                 configs.iter().filter(|config| config.is_for(project)).cloned().collect();
-            Self::compile_for(&configs)
+            Self::compile_for(&configs, judges)
         };
         rules = of(None)?;
         for project in projects {
@@ -102,9 +114,9 @@ impl Rules {
         Ok(rules)
     }
 
-    fn compile_for(configs: &[RuleConfig]) -> Result<Self, RulesError> {
+    fn compile_for(configs: &[RuleConfig], judges: &JudgesByName) -> Result<Self, RulesError> {
         let mut errors = Vec::new();
-        let output = OutputRules::compile(configs, &mut errors).map(Arc::new);
+        let output = OutputRules::compile(configs, judges, &mut errors).map(Arc::new);
         let (mut words, mut masked, mut regexes) = (Vec::new(), Vec::new(), Vec::new());
         let mut recognisers = Vec::new();
         for (at, config) in configs.iter().enumerate().filter(|(_, config)| config.applies_to.input) {
@@ -142,7 +154,8 @@ impl Rules {
         }
         let rules = configs.iter().map(Rule::of).collect();
         let of_input = configs.iter().enumerate().filter(|(_, config)| config.applies_to.input);
-        let classifier = ClassifierRules::of(of_input);
+        let classifier = ClassifierRules::of(of_input.clone());
+        let judges = JudgeRule::of(of_input, judges);
         let judges_input = configs.iter().any(|config| config.applies_to.input);
         Ok(Self {
             rules,
@@ -154,6 +167,7 @@ impl Rules {
             regexes,
             recognisers,
             classifier,
+            judges,
             judges_input,
             output,
             of_projects: BTreeMap::new(),
@@ -253,6 +267,14 @@ impl Judge for Rules {
         self.judges_input
     }
 
+    fn input_judges(&self) -> &[JudgeRule] {
+        &self.judges
+    }
+
+    fn message(&self, rule: usize) -> Option<&Arc<str>> {
+        self.rules.get(rule).map(|rule| &rule.message)
+    }
+
     fn output(&self) -> Option<&Arc<OutputRules>> {
         self.output.as_ref()
     }
@@ -328,6 +350,17 @@ impl Rule {
     }
 }
 
+/// The error of a rule that names a judge that is not there.
+fn unknown_judge(config: &RuleConfig, judges: &JudgesByName) -> Option<RuleError> {
+    let named = config.judge.as_deref().filter(|named| !judges.contains_key(*named))?;
+    let known: Vec<&str> = judges.keys().map(String::as_str).collect();
+    let why = match known.is_empty() {
+        true => format!("`{named}` is unknown: there are no `[[moderation.judges]]`"),
+        false => format!("`{named}` is unknown; `[[moderation.judges]]` has {}", known.join(", ")),
+    };
+    Some(error(config, "judge", why))
+}
+
 /// Finds all errors that need no compilation.
 fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
     let mut errors = Vec::new();
@@ -353,7 +386,7 @@ fn check(configs: &[RuleConfig]) -> Vec<RuleError> {
         match config.kind {
             RuleKind::Words => check_words(config, &mut errors),
             RuleKind::Regex => check_pattern(config, &mut errors),
-            RuleKind::Pii | RuleKind::Classifier => check_without_text(config, &mut errors),
+            RuleKind::Pii | RuleKind::Classifier | RuleKind::Judge => check_without_text(config, &mut errors),
         }
         check_output(config, &mut errors);
     }
@@ -388,6 +421,20 @@ fn check_output(config: &RuleConfig, errors: &mut Vec<RuleError>) {
     if config.kind != RuleKind::Pii && !config.entities.is_empty() {
         add("entities", "belongs to rules of kind `pii`".to_owned());
     }
+    if config.kind != RuleKind::Judge {
+        if config.judge.is_some() {
+            add("judge", "belongs to rules of kind `judge`".to_owned());
+        }
+        if config.mode != JudgeMode::Sync {
+            add("mode", "belongs to rules of kind `judge`".to_owned());
+        }
+    } else if config.judge.is_none() {
+        add("judge", "is missing: name a table of `[[moderation.judges]]`".to_owned());
+    }
+    if matches!(config.kind, RuleKind::Classifier | RuleKind::Judge) && config.action == Action::Redact {
+        let why = "`redact` would replace whole sentences; use `block` or `flag`";
+        add("action", why.to_owned());
+    }
     if config.kind != RuleKind::Classifier {
         if !config.labels.is_empty() {
             add("labels", "belongs to rules of kind `classifier`".to_owned());
@@ -395,9 +442,6 @@ fn check_output(config: &RuleConfig, errors: &mut Vec<RuleError>) {
         if config.threshold.is_some() {
             add("threshold", "belongs to rules of kind `classifier`".to_owned());
         }
-    } else if config.action == Action::Redact {
-        let why = "`redact` would replace whole sentences; use `block` or `flag` with the classifier";
-        add("action", why.to_owned());
     }
     if let Some(window) = config.window {
         if config.kind != RuleKind::Regex || !config.applies_to.is_output() {

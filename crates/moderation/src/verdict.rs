@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::ProjectId;
 
-use crate::OutputRules;
+use crate::{JudgeRule, OutputRules};
 
 /// The verdict on a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,6 +69,16 @@ pub trait Judge: Send + Sync {
     /// Whether the judge checks what callers send.
     fn judges_input(&self) -> bool {
         true
+    }
+
+    /// The rules on what callers send that ask judges on other servers.
+    fn input_judges(&self) -> &[JudgeRule] {
+        &[]
+    }
+
+    /// The message to a caller whose call a rule blocked, by the rule's index.
+    fn message(&self, _rule: usize) -> Option<&Arc<str>> {
+        None
     }
 
     /// The rules on what models write. `None` if there are none.

@@ -12,6 +12,7 @@ use super::text_rules::TextRules;
 use super::word_text::WordText;
 use crate::Action;
 use crate::classifier::{PassageEnd, PassageReader};
+use crate::judge_rules::PassageVerdicts;
 use crate::look_alike;
 
 /// Bytes that are dropped from the start of the kept text at a time.
@@ -35,8 +36,10 @@ pub struct OutputFilter {
     unmasked_words: Option<WordText>,
     /// The same, for words of other scripts. `None` if there are none.
     masked_words: Option<WordText>,
-    /// The text as the classifier sees it. `None` if no rule uses it.
+    /// The text as the classifier and judges see it. `None` if no rule uses them.
     passages: Option<PassageReader>,
+    /// The verdicts of judges on other servers. `None` if none is asked.
+    verdicts: Option<Arc<PassageVerdicts>>,
     scans: Vec<ScanState>,
     /// The text as patterns see it. `None` while folding has not changed it.
     folded: Option<FoldedScan>,
@@ -102,7 +105,8 @@ impl OutputFilter {
             words: WordText::new(rules.words(), false),
             unmasked_words: None,
             masked_words: (!rules.masked().is_empty()).then(|| WordText::new(rules.masked(), true)),
-            passages: (!rules.classifier().is_empty()).then(PassageReader::default),
+            passages: rules.has_passages().then(PassageReader::default),
+            verdicts: None,
             scans: vec![ScanState::At(0); rules.patterns().len()],
             folded: None,
             unmasked: None,
@@ -112,6 +116,13 @@ impl OutputFilter {
             redacted: Vec::new(),
             rules: Arc::clone(rules),
         }
+    }
+
+    /// Reads the verdicts of judges on other servers from `verdicts`, where each passage must be before the filter reads it.
+    #[must_use]
+    pub fn with_verdicts(mut self, verdicts: &Arc<PassageVerdicts>) -> Self {
+        self.verdicts = Some(Arc::clone(verdicts));
+        self
     }
 
     /// Takes the next piece of the text, and adds what may leave to `out`. After a match of a rule that blocks, nothing
@@ -127,7 +138,9 @@ impl OutputFilter {
             let end = start.saturating_add(c.len_utf8());
             self.push_word_char(c, start, end);
             if let Some(passages) = &mut self.passages {
-                passages.push(c, end, &mut |end| judge(&self.rules, &end, &mut self.spans));
+                passages.push(c, end, &mut |end| {
+                    judge(&self.rules, self.verdicts.as_deref(), &end, &mut self.spans)
+                });
             }
             if has_patterns {
                 if self.folded.is_none() && !stays(c, self.last) {
@@ -184,7 +197,7 @@ impl OutputFilter {
             words.finish(self.rules.masked(), &mut self.spans);
         }
         if let Some(passages) = &mut self.passages {
-            passages.finish(&mut |end| judge(&self.rules, &end, &mut self.spans));
+            passages.finish(&mut |end| judge(&self.rules, self.verdicts.as_deref(), &end, &mut self.spans));
         }
         self.scan(true);
         self.settle(self.end(), out);
@@ -200,7 +213,9 @@ impl OutputFilter {
         if !is_joined {
             self.finish(out);
             let rules = Arc::clone(&self.rules);
-            let ended = std::mem::replace(self, Self::new(&rules));
+            let mut next = Self::new(&rules);
+            next.verdicts.clone_from(&self.verdicts);
+            let ended = std::mem::replace(self, next);
             (self.matched, self.blocked_by, self.redacted) =
                 (ended.matched, ended.blocked_by, ended.redacted);
             return;
@@ -244,7 +259,7 @@ impl OutputFilter {
         hold(self.words.held_from(rules.words()));
         hold(self.unmasked_words.as_ref().and_then(|words| words.held_from(rules.words())));
         hold(self.masked_words.as_ref().and_then(|words| words.held_from(rules.masked())));
-        let passages = self.passages.as_ref().filter(|_| rules.classifier().acts() && !is_whole);
+        let passages = self.passages.as_ref().filter(|_| rules.holds_passages() && !is_whole);
         hold(passages.map(PassageReader::held_from));
         // A mark that follows may compose with the last letter.
         let is_open = self.folded.is_none() && rules.sees_beyond_ascii() && !is_whole;
@@ -334,10 +349,19 @@ impl OutputFilter {
 }
 
 /// Adds a match for each rule that finds a passage.
-fn judge(rules: &TextRules, end: &PassageEnd<'_>, spans: &mut Vec<MatchSpan>) {
-    rules.classifier().judge(end, &mut |rule| {
-        spans.push(MatchSpan { start: end.start, rule, end: end.end, entity: None });
-    });
+fn judge(
+    rules: &TextRules,
+    verdicts: Option<&PassageVerdicts>,
+    end: &PassageEnd<'_>,
+    spans: &mut Vec<MatchSpan>,
+) {
+    let mut found = |rule| spans.push(MatchSpan { start: end.start, rule, end: end.end, entity: None });
+    rules.classifier().judge(end, &mut found);
+    if let Some(verdicts) = verdicts.filter(|_| rules.waits()) {
+        // A passage without a verdict must not pass.
+        let waiting = || rules.judges().iter().filter(|judge| judge.waits).map(|judge| judge.rule).collect();
+        verdicts.of(end).unwrap_or_else(waiting).into_iter().for_each(found);
+    }
 }
 
 #[cfg(test)]

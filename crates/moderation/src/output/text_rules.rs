@@ -7,6 +7,7 @@ use super::words::{RuleWord, WordSet};
 use crate::classifier_rules::ClassifierRules;
 use crate::compile::masked_forms;
 use crate::error::error;
+use crate::judge_rules::{JudgeRule, JudgesByName};
 use crate::pii::{self, PiiEntity};
 use crate::{Action, RuleConfig, RuleError, RuleKind, fold};
 
@@ -24,6 +25,7 @@ pub struct TextRules {
     masked: Vec<WordSet>,
     patterns: Vec<OutputPattern>,
     classifier: ClassifierRules,
+    judges: Vec<JudgeRule>,
     sees_beyond_ascii: bool,
     /// The ASCII characters that a match of a rule that acts may start with.
     first: [bool; 128],
@@ -34,6 +36,7 @@ impl TextRules {
     pub(super) fn compile(
         configs: &[RuleConfig],
         used: &BTreeSet<usize>,
+        judges: &JudgesByName,
         errors: &mut Vec<RuleError>,
     ) -> Option<Self> {
         if used.is_empty() {
@@ -45,7 +48,7 @@ impl TextRules {
             let acts = action != Action::Flag;
             let pattern_use = PatternUse { rule, acts, blocks: action == Action::Block };
             match config.kind {
-                RuleKind::Classifier => {}
+                RuleKind::Classifier | RuleKind::Judge => {}
                 RuleKind::Words => {
                     let add = |word| RuleWord { rule, word, whole_word: config.whole_word, acts };
                     for word in &config.words {
@@ -83,7 +86,8 @@ impl TextRules {
             (config.effective_action(), replacement)
         };
         let mine = configs.iter().enumerate().filter(|(rule, _)| used.contains(rule));
-        let classifier = ClassifierRules::of(mine);
+        let classifier = ClassifierRules::of(mine.clone());
+        let judges = JudgeRule::of(mine, judges);
         let acting = || patterns.iter().filter(|pattern| pattern.acts());
         let sees_beyond_ascii = acting().any(OutputPattern::sees_beyond_ascii);
         let first = std::array::from_fn(|byte| {
@@ -95,6 +99,7 @@ impl TextRules {
             masked,
             patterns,
             classifier,
+            judges,
             sees_beyond_ascii,
             first,
         })
@@ -114,6 +119,26 @@ impl TextRules {
 
     pub(super) const fn classifier(&self) -> &ClassifierRules {
         &self.classifier
+    }
+
+    /// The rules that ask judges on other servers.
+    pub fn judges(&self) -> &[JudgeRule] {
+        &self.judges
+    }
+
+    /// Whether some rule judges passages.
+    pub(super) fn has_passages(&self) -> bool {
+        !self.classifier.is_empty() || self.waits()
+    }
+
+    /// Whether a passage is held back until it is judged.
+    pub(super) fn holds_passages(&self) -> bool {
+        self.classifier.acts() || self.waits()
+    }
+
+    /// Whether some rule waits for a judge on another server.
+    pub(super) fn waits(&self) -> bool {
+        self.judges.iter().any(|judge| judge.waits)
     }
 
     /// Whether a match of a rule that acts may contain characters that are not ASCII.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{AppliesTo, Phrases, config::limits as bounds};
+use crate::{AppliesTo, JudgeMode, Phrases, config::limits as bounds};
 use crate::{ContentLabel, LabelThreshold};
 
 fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
@@ -18,6 +18,8 @@ fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
         entities: Vec::new(),
         labels: Vec::new(),
         threshold: None,
+        judge: None,
+        mode: JudgeMode::Sync,
         replacement: None,
         applies_to: AppliesTo::INPUT,
         projects: Vec::new(),

@@ -1,6 +1,6 @@
 //! Tables of tool arguments and what leaves of them. Must not know calls.
 
-use crate::{Action, AppliesTo, OutputRules, RuleConfig, RuleKind};
+use crate::{Action, AppliesTo, JudgeMode, JudgesByName, OutputRules, RuleConfig, RuleKind};
 
 use super::*;
 
@@ -15,6 +15,8 @@ fn rules(action: Action) -> Arc<TextRules> {
         entities: Vec::new(),
         labels: Vec::new(),
         threshold: None,
+        judge: None,
+        mode: JudgeMode::Sync,
         action,
         replacement: Some("\"*\"".to_owned()).filter(|_| action == Action::Redact),
         applies_to: AppliesTo::OUTPUT,
@@ -27,7 +29,7 @@ fn rules(action: Action) -> Arc<TextRules> {
         config("r", RuleKind::Regex, &[], Some("[0-9]{8}")),
     ];
     let mut errors = Vec::new();
-    let rules = OutputRules::compile(&configs, &mut errors).unwrap();
+    let rules = OutputRules::compile(&configs, &JudgesByName::new(), &mut errors).unwrap();
     assert_eq!(errors, []);
     rules.tool_calls.unwrap()
 }

@@ -1,6 +1,6 @@
 //! Properties of the filter over texts and their splits: what leaves does not depend on the split, and no match leaves.
 
-use crate::{Action, AppliesTo, OutputRules, RuleConfig, RuleKind, TextRules};
+use crate::{Action, AppliesTo, JudgeMode, JudgesByName, OutputRules, RuleConfig, RuleKind, TextRules};
 
 use super::*;
 
@@ -15,6 +15,8 @@ fn rule(name: &str, kind: RuleKind, action: Action) -> RuleConfig {
         entities: Vec::new(),
         labels: Vec::new(),
         threshold: None,
+        judge: None,
+        mode: JudgeMode::Sync,
         action,
         replacement: None,
         applies_to: AppliesTo::OUTPUT,
@@ -39,7 +41,7 @@ fn compiled(mut configs: Vec<RuleConfig>) -> Arc<TextRules> {
         config.name = format!("r{at}");
     }
     let mut errors = Vec::new();
-    let rules = OutputRules::compile(&configs, &mut errors);
+    let rules = OutputRules::compile(&configs, &JudgesByName::new(), &mut errors);
     assert_eq!(errors, []);
     rules.unwrap().answer.unwrap()
 }
