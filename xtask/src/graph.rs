@@ -62,7 +62,7 @@ const CRATES: &[CrateRule] = &[
     rule("objects", Gateway, &[]),
     rule("fleet", Gateway, &["engine-api"]),
     rule("worker", Gateway, &["engine-api", "call-api"]),
-    rule("upstream", Gateway, &["engine-api", "wire", "relay", "tokenizer", "worker"]),
+    rule("upstream", Gateway, &["engine-api", "wire", "relay", "tokenizer", "worker", "moderation"]),
     rule(
         "call-state",
         Gateway,
