@@ -37,6 +37,8 @@ pub(crate) mod source;
 mod client_stream;
 mod event_batcher;
 
+mod answer_judges;
+mod answer_section;
 mod reply;
 pub(crate) mod screen;
 
@@ -225,9 +227,14 @@ impl CallTask {
 
     /// Records which content rules matched the answer. Tokens that a rule withheld are not charged.
     fn note_screened(&mut self, ending: &CallEnding) {
-        let Some(screen) = self.reply.as_ref().and_then(ReplyWriter::screen) else { return };
+        let late = self.context.close_late_verdicts();
         let record = &mut self.context.record;
-        record.output_verdicts = screen.verdicts();
+        record.output_verdicts.extend(late);
+        let Some(screen) = self.reply.as_ref().and_then(ReplyWriter::screen) else { return };
+        let mut verdicts = screen.verdicts();
+        verdicts.extend(std::mem::take(&mut record.output_verdicts));
+        verdicts.dedup();
+        record.output_verdicts = verdicts;
         if matches!(ending, CallEnding::Completed) && screen.has_blocked() {
             let made = record.usage.output.saturating_add(record.usage.reasoning);
             let has_ids = self.round.source.as_engine().is_some();

@@ -11,6 +11,7 @@ mod features;
 mod funds;
 mod gateway;
 mod idempotent_request;
+mod judging;
 mod key_check;
 mod keyed_background;
 mod look_up;

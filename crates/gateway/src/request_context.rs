@@ -1,13 +1,13 @@
 //! Per-request state that every stage shares: id, dialect, clock and trace record.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use headrace_call_api::CallerInfo;
 use headrace_call_state::{Answer, AnsweredRequest, InFlightSlot, Rejection};
 use headrace_catalog::ServedModel;
 use headrace_domain::{
-    CallOutcome, Clock, Dialect, Endpoint, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
+    CallOutcome, Clock, Dialect, Endpoint, OutputVerdict, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
     parse_traceparent,
 };
 use headrace_identity::Principal;
@@ -16,6 +16,7 @@ use headrace_resources::{BatchLine, SocketSession};
 use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
 use crate::idempotent_request::IdempotentRequest;
+use crate::judging::LateVerdicts;
 
 /// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
 pub(crate) struct RequestContext {
@@ -40,6 +41,7 @@ pub(crate) struct RequestContext {
     /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
     pub(crate) slot: Option<InFlightSlot>,
     start_ns: u64,
+    late_verdicts: OnceLock<Arc<LateVerdicts>>,
 }
 
 /// The minimum needed to write a trace if the request panics.
@@ -114,7 +116,18 @@ impl RequestContext {
             canaries: None,
             slot: None,
             start_ns: started_mono_ns,
+            late_verdicts: OnceLock::new(),
         }
+    }
+
+    /// Verdicts of judges that the call does not wait for.
+    pub(crate) fn late_verdicts(&self) -> &Arc<LateVerdicts> {
+        self.late_verdicts.get_or_init(Arc::default)
+    }
+
+    /// Takes the verdicts that the call did not wait for, for the trace. Later ones are logged.
+    pub(crate) fn close_late_verdicts(&self) -> Vec<OutputVerdict> {
+        self.late_verdicts.get().map(|late| late.close()).unwrap_or_default()
     }
 
     /// The shadow copy that this request is, if it is one.

@@ -91,7 +91,13 @@ impl AnswerLoop<'_> {
             tokio::select! {
                 biased;
                 () = self.line.reader_moved() => self.on_reader()?,
-                () = self.ticker.next() => self.on_tick()?,
+                () = self.ticker.next() => {
+                    self.on_tick()?;
+                    if self.reply.end_if_unfit().await {
+                        self.reply.hand_over(&self.line.sender, self.context);
+                        break;
+                    }
+                }
                 event = self.batcher.next(&mut self.round.source, self.context, &mut self.events),
                     if !is_full => match event {
                         SourceEvent::Over => break,

@@ -375,6 +375,7 @@ impl ReplyWriter {
     /// Leaves the events that content rules let pass. Much text is checked off the event loop.
     async fn screen_events(&mut self, events: &mut Vec<ReplyEvent>) {
         let Some(mut screen) = self.screen.take() else { return };
+        screen.judge(events).await;
         let bytes = events.iter().map(ReplyEvent::text_bytes).sum::<usize>();
         if bytes.saturating_add(screen.held_bytes()) <= SCREENED_INLINE_BYTES {
             screen.apply(events);
@@ -398,6 +399,17 @@ impl ReplyWriter {
         }
         screen.take_uncounted().into_iter().for_each(|(choice, ids)| self.written.count(choice, ids));
         self.screen = Some(screen);
+    }
+
+    /// Ends the answer if a judge that the call does not wait for has found it unfit. Returns whether it did.
+    pub(super) async fn end_if_unfit(&mut self) -> bool {
+        if self.is_cut() || !self.screen.as_ref().is_some_and(|screen| screen.is_unfit()) {
+            return false;
+        }
+        let mut events = Vec::new();
+        self.screen_events(&mut events).await;
+        self.write_events(&mut events).await;
+        self.is_cut()
     }
 
     async fn write_events(&mut self, events: &mut Vec<ReplyEvent>) {

@@ -11,11 +11,15 @@ use std::sync::Arc;
 
 use headrace_domain::{Endpoint, FinishReason, OutputVerdict, ReplyEvent, ShownPrompt, TokenLogprob};
 use headrace_moderation::{
-    Action, OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text,
+    Action, OutputFilter, OutputRules, PassageVerdicts, ScreenedText, TextRules, screen_arguments,
+    screen_text,
 };
 
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
+
+use super::answer_judges::AnswerJudges;
+use super::answer_section::{AnswerSection, choice_of};
 
 /// The rules on the answer of a call. `None` if there are none.
 pub(super) fn output_rules(work: &RenderedWork, context: &RequestContext) -> Option<Arc<OutputRules>> {
@@ -42,6 +46,8 @@ pub(super) struct OutputScreen {
     shows_ids: bool,
     choices: Vec<ScreenedChoice>,
     passed: Vec<ReplyEvent>,
+    /// The judges on other servers, if a rule asks one.
+    judges: Option<Box<AnswerJudges>>,
     /// The rules that matched.
     verdicts: Vec<usize>,
     /// Tokens whose ids are withheld although the tokens count as delivered, each with its choice.
@@ -51,14 +57,6 @@ pub(super) struct OutputScreen {
     passed_bytes: u64,
     /// Ids whose tokens were let out or replaced.
     passed_ids: u64,
-}
-
-/// The kind of text that an answer is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AnswerSection {
-    Answer,
-    Reasoning,
-    ToolCalls,
 }
 
 /// One choice.
@@ -113,7 +111,12 @@ impl OutputScreen {
     /// The screen of a call. `None` if no rule applies to its answer.
     pub(super) fn of(work: &RenderedWork, context: &RequestContext) -> Option<Box<Self>> {
         let rules = output_rules(work, context)?;
-        let section = |rules: &Option<Arc<TextRules>>| rules.as_ref().map(ScreenedSection::new);
+        let joins_sections = matches!(work.call.endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
+        let judges = AnswerJudges::of(&rules, work.choices(), joins_sections, context);
+        let verdicts = judges.as_ref().map(|judges| judges.verdicts());
+        let section = |rules: &Option<Arc<TextRules>>| {
+            rules.as_ref().map(|rules| ScreenedSection::new(rules, verdicts))
+        };
         let choice = |_| ScreenedChoice {
             section: None,
             answer: section(&rules.answer),
@@ -123,11 +126,13 @@ impl OutputScreen {
             has_ended: false,
             is_blocked: false,
         };
+        let choices = (0..work.choices()).map(choice).collect();
         Some(Box::new(Self {
-            joins_sections: matches!(work.call.endpoint, Endpoint::ChatCompletions | Endpoint::Completions),
+            joins_sections,
             shows_ids: work.call.return_token_ids,
-            choices: (0..work.choices()).map(choice).collect(),
+            choices,
             passed: Vec::new(),
+            judges,
             verdicts: Vec::new(),
             uncounted: Vec::new(),
             came_bytes: 0,
@@ -137,12 +142,39 @@ impl OutputScreen {
         }))
     }
 
+    /// Asks the judges on other servers about what the events complete. Comes before [`Self::apply`] of the same events.
+    pub(super) async fn judge(&mut self, events: &[ReplyEvent]) {
+        if let Some(judges) = &mut self.judges {
+            let choices = &self.choices;
+            let is_over = |choice: u32| choices.get(choice as usize).is_none_or(|choice| choice.has_ended);
+            judges.judge(events, &is_over).await;
+        }
+    }
+
     /// Replaces the events by those that may leave.
     pub(super) fn apply(&mut self, events: &mut Vec<ReplyEvent>) {
+        self.end_by_late_verdict();
         for event in events.drain(..) {
             self.take(event);
         }
         std::mem::swap(events, &mut self.passed);
+    }
+
+    /// Whether a judge that the call does not wait for has found the answer unfit.
+    pub(super) fn is_unfit(&self) -> bool {
+        self.late_rule().is_some()
+    }
+
+    fn late_rule(&self) -> Option<usize> {
+        self.judges.as_ref()?.late().blocked_by()
+    }
+
+    /// Ends all choices if a judge that the call does not wait for has found the answer unfit.
+    fn end_by_late_verdict(&mut self) {
+        let Some(rule) = self.late_rule() else { return };
+        for choice in 0..self.choices.len() {
+            self.block(u32::try_from(choice).unwrap_or(u32::MAX), rule);
+        }
     }
 
     /// Whether a rule ended a choice and all choices have ended.
@@ -409,6 +441,10 @@ impl OutputScreen {
         let Some(state) = self.choices.get_mut(choice as usize) else { return };
         let held = std::mem::take(&mut state.held_calls);
         let Some(rules) = self.rules.tool_calls.clone() else { return };
+        let judged = self.judges.as_mut().and_then(|judges| judges.next_calls(choice as usize));
+        if let Some(rule) = judged {
+            return self.block(choice, rule);
+        }
         for HeldCall { index, start, arguments } in held {
             let name = start.as_ref().map(|(_, name)| screen_text(&rules, name)).unwrap_or_default();
             let screened = screen_arguments(&rules, &arguments);
@@ -485,9 +521,13 @@ struct LeftText {
 }
 
 impl ScreenedSection {
-    fn new(rules: &Arc<TextRules>) -> Self {
+    fn new(rules: &Arc<TextRules>, verdicts: Option<&Arc<PassageVerdicts>>) -> Self {
+        let filter = OutputFilter::new(rules);
         Self {
-            filter: OutputFilter::new(rules),
+            filter: match verdicts {
+                Some(verdicts) => filter.with_verdicts(verdicts),
+                None => filter,
+            },
             came: 0,
             token_bytes: 0,
             pieces: VecDeque::new(),
@@ -549,19 +589,5 @@ impl ScreenedSection {
         let first = self.pieces.front().map_or(decided, |piece| piece.bytes.start);
         self.redacted.retain(|place| place.end > first);
         left
-    }
-}
-
-const fn choice_of(event: &ReplyEvent) -> u32 {
-    match event {
-        ReplyEvent::Prompt { choice, .. }
-        | ReplyEvent::Text { choice, .. }
-        | ReplyEvent::Reasoning { choice, .. }
-        | ReplyEvent::ReasoningSignature { choice, .. }
-        | ReplyEvent::RedactedReasoning { choice, .. }
-        | ReplyEvent::ToolCallStart { choice, .. }
-        | ReplyEvent::ToolCallArguments { choice, .. }
-        | ReplyEvent::Encoded { choice, .. }
-        | ReplyEvent::Finish { choice, .. } => *choice,
     }
 }

@@ -9,8 +9,12 @@ use headrace_domain::{Call, Code, EncodeText, ProjectId, Prompt, PromptItem, Rol
 use headrace_moderation::{Judge, Phrases, Verdict};
 use headrace_render::could_fit;
 
+use crate::judging::{JudgedCall, JudgedSide};
 use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
+
+/// Most bytes of a call that a judge is asked about at once. Longer calls are judged in parts.
+const JUDGED_BYTES: usize = 32 << 10;
 
 impl RoutedCall {
     pub(crate) async fn moderate(self, context: &mut RequestContext) -> Result<ModeratedCall, Rejection> {
@@ -18,6 +22,7 @@ impl RoutedCall {
             return Ok(ModeratedCall(self));
         };
         let Self { principal, call, taken, catalog, model } = self;
+        let others = Arc::clone(&judge);
         let (call, taken, verdict) = if taken.turn.is_some() {
             // As in stage `render`: the threads of the event loop must stay free.
             let model = Arc::clone(&model);
@@ -33,8 +38,53 @@ impl RoutedCall {
         let verdict = verdict?;
         context.record.moderation = verdict.rule().map(str::to_owned);
         not_blocked(verdict)?;
+        ask_judges(&*others, &model, &call, context).await?;
         context.end_stage(Stage::Moderate);
         Ok(ModeratedCall(Self { principal, call, taken, catalog, model }))
+    }
+}
+
+/// Asks the judges on other servers about everything that the caller wrote.
+async fn ask_judges(
+    judge: &dyn Judge,
+    model: &ServedModel,
+    call: &Call,
+    context: &mut RequestContext,
+) -> Result<(), Rejection> {
+    let rules = judge.input_judges();
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let mut texts = vec![String::new()];
+    each_text(model, call, &mut |text, _| add_text(text, &mut texts));
+    let late = Arc::clone(context.late_verdicts());
+    let judged = JudgedCall { request: context.id, side: JudgedSide::Input, late };
+    let asked = texts.iter().filter(|text| !text.is_empty()).map(|text| judged.ask(rules, text));
+    let matched = futures_util::future::join_all(asked).await.into_iter().flatten().min();
+    let Some(rule) = matched.and_then(|at| rules.iter().find(|rule| rule.rule == at)) else {
+        return Ok(());
+    };
+    context.record.moderation = Some(rule.name.to_string());
+    let message = judge.message(rule.rule).cloned().unwrap_or_default();
+    not_blocked(Verdict::Blocked { rule: Arc::clone(&rule.name), message })
+}
+
+/// Adds a text to the last of the texts that judges are asked about, or begins a further one.
+fn add_text(text: &str, texts: &mut Vec<String>) {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let used = texts.last().map_or(JUDGED_BYTES, String::len);
+        if used >= JUDGED_BYTES {
+            texts.push(String::new());
+            continue;
+        }
+        let fits = rest.floor_char_boundary(JUDGED_BYTES.saturating_sub(used));
+        let (part, behind) = rest.split_at(fits.max(rest.ceil_char_boundary(1)));
+        rest = behind;
+        if let Some(last) = texts.last_mut() {
+            last.push_str(part);
+            last.push('\n');
+        }
     }
 }
 

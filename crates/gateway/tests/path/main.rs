@@ -22,6 +22,7 @@ mod holds;
 mod idempotency;
 mod idempotent_objects;
 mod inside;
+mod judged;
 mod kept;
 mod memory;
 mod mixed;

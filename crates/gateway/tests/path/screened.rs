@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use headrace_call_api::{ObjectMethod, ObjectOperation, RequestTarget};
 use headrace_domain::{CallOutcome, Dialect, Endpoint, OutputVerdict};
-use headrace_moderation::RuleConfig;
+use headrace_moderation::{JudgesByName, RuleConfig};
 use serde_json::{Value, json};
 
 use crate::scripted_server::{
-    Script, ScriptedServer, answer_of, chunk, data_event, delta, finish, head, named, offer, offer_passing,
-    ruled_world, server, spent, usage, whole,
+    Script, ScriptedServer, answer_of, chunk, data_event, delta, finish, head, judged_servers, named, offer,
+    offer_passing, server, spent, usage, whole,
 };
 use crate::world::{MODEL, Setup, World, read};
 
 const TEXT: &str = "keep this secret now";
 
-fn rules(rules: &Value) -> Vec<RuleConfig> {
+pub(crate) fn rules(rules: &Value) -> Vec<RuleConfig> {
     serde_json::from_value(rules.clone()).unwrap()
 }
 
@@ -26,7 +26,7 @@ fn secret(action: &str) -> Vec<RuleConfig> {
     )
 }
 
-fn body_of(endpoint: Endpoint, model: &str, stream: bool) -> Value {
+pub(crate) fn body_of(endpoint: Endpoint, model: &str, stream: bool) -> Value {
     match endpoint {
         Endpoint::Completions => json!({"model": model, "prompt": "go", "stream": stream, "max_tokens": 90}),
         Endpoint::Responses => {
@@ -47,7 +47,7 @@ fn values(body: &str, stream: bool) -> Vec<Value> {
 }
 
 /// The text that the client has, and why the answer ended.
-fn seen(endpoint: Endpoint, stream: bool, body: &str) -> (String, String) {
+pub(crate) fn seen(endpoint: Endpoint, stream: bool, body: &str) -> (String, String) {
     let (mut text, mut end) = (String::new(), String::new());
     for value in values(body, stream) {
         let texts: Vec<&Value> = match (endpoint, stream) {
@@ -149,7 +149,7 @@ fn responses_stream(pieces: &[&str]) -> Script {
 
 /// What answers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lane {
+pub(crate) enum Lane {
     /// An engine that yields ids and text.
     Engine,
     /// A server in OpenAI's dialect.
@@ -166,18 +166,28 @@ fn world_of(
     rules: Vec<RuleConfig>,
     script: Script,
 ) -> (World, &'static str, Arc<ScriptedServer>) {
+    judged_world(lane, (rules, JudgesByName::new()), script, TEXT)
+}
+
+/// The same for another text, with judges that the rules ask.
+pub(crate) fn judged_world(
+    lane: Lane,
+    (rules, judges): (Vec<RuleConfig>, JudgesByName),
+    script: Script,
+    text: &'static str,
+) -> (World, &'static str, Arc<ScriptedServer>) {
     let dialect = if lane == Lane::Anthropic { Dialect::Anthropic } else { Dialect::OpenAi };
     let server = server("gpu", dialect, vec![script]);
     let servers = [Arc::clone(&server)];
     match lane {
         Lane::Engine => {
-            let world = World::new(Setup { rules, ..Setup::default() });
-            world.script(crate::world::Script::Say(TEXT));
+            let world = World::new(Setup { rules, judges, ..Setup::default() });
+            world.script(crate::world::Script::Say(text));
             (world, MODEL, server)
         }
-        Lane::OpenAi | Lane::Anthropic => (ruled_world(&servers, rules), "far", server),
+        Lane::OpenAi | Lane::Anthropic => (judged_servers(&servers, rules, judges), "far", server),
         Lane::Responses => {
-            let world = World::new(Setup { rules, ..Setup::default() });
+            let world = World::new(Setup { rules, judges, ..Setup::default() });
             offer_passing(&world, "far", &servers);
             (world, "far", server)
         }
@@ -185,7 +195,7 @@ fn world_of(
 }
 
 /// What the server of a lane sends for `TEXT`.
-fn script_of(lane: Lane, endpoint: Endpoint, stream: bool, pieces: &[&str]) -> Script {
+pub(crate) fn script_of(lane: Lane, endpoint: Endpoint, stream: bool, pieces: &[&str]) -> Script {
     let text = pieces.concat();
     match (lane, endpoint, stream) {
         (Lane::Engine, ..) => Vec::new(),
@@ -210,7 +220,7 @@ fn script_of(lane: Lane, endpoint: Endpoint, stream: bool, pieces: &[&str]) -> S
     }
 }
 
-const LANES: [(Lane, &[Endpoint]); 4] = [
+pub(crate) const LANES: [(Lane, &[Endpoint]); 4] = [
     (
         Lane::Engine,
         &[Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses],
@@ -224,7 +234,7 @@ const LANES: [(Lane, &[Endpoint]); 4] = [
 ];
 
 /// The end of an answer in the words of an endpoint.
-fn end_of(endpoint: Endpoint, is_blocked: bool) -> &'static str {
+pub(crate) fn end_of(endpoint: Endpoint, is_blocked: bool) -> &'static str {
     match (endpoint, is_blocked) {
         (Endpoint::Messages, true) => "refusal",
         (Endpoint::Messages, false) => "end_turn",

@@ -197,7 +197,16 @@ pub(crate) fn ruled_world(
     servers: &[Arc<ScriptedServer>],
     rules: Vec<headrace_moderation::RuleConfig>,
 ) -> World {
-    let world = World::new(Setup { rules, ..Setup::default() });
+    judged_servers(servers, rules, headrace_moderation::JudgesByName::new())
+}
+
+/// The same with judges that the rules ask.
+pub(crate) fn judged_servers(
+    servers: &[Arc<ScriptedServer>],
+    rules: Vec<headrace_moderation::RuleConfig>,
+    judges: headrace_moderation::JudgesByName,
+) -> World {
+    let world = World::new(Setup { rules, judges, ..Setup::default() });
     let (names, prices) = ((BTreeMap::new(), NameRules::default()), json!([price("far", 1)]).to_string());
     swap(&world, false, &[("far", servers)], names, (&prices, CostList::default()));
     world

@@ -413,6 +413,8 @@ pub(crate) struct Setup {
     pub(crate) stall: Duration,
     pub(crate) hold: Duration,
     pub(crate) rules: Vec<headrace_moderation::RuleConfig>,
+    /// The judges that the rules ask.
+    pub(crate) judges: headrace_moderation::JudgesByName,
     /// The longest text that is rendered on the event loop, in bytes.
     pub(crate) render_inline_bytes: usize,
     /// The most bytes of an answer that wait for their reader before the task does.
@@ -456,6 +458,7 @@ impl Default for Setup {
             stall,
             hold,
             rules: Vec::new(),
+            judges: headrace_moderation::JudgesByName::new(),
             render_inline_bytes: 32 << 10,
             buffer_bytes: 256 << 10,
             memory: MemoryBounds::default(),
@@ -524,7 +527,7 @@ impl World {
         let limits = Limits::new();
         let traces = Arc::new(Kept::default());
         let judge = (!setup.rules.is_empty()).then(|| {
-            Arc::new(headrace_moderation::Rules::compile(&setup.rules).unwrap())
+            Arc::new(headrace_moderation::Rules::compile_with(&setup.rules, &setup.judges).unwrap())
                 as Arc<dyn headrace_moderation::Judge>
         });
         let parts = GatewayParts {
