@@ -11,6 +11,7 @@ mod extras;
 mod field;
 pub mod fields;
 mod identity;
+mod judges;
 pub mod key_text;
 mod kinds;
 pub mod layers;

@@ -192,10 +192,14 @@ impl SettingsReader {
     pub(super) fn rules(&mut self) -> Option<Arc<Rules>> {
         let tables: Vec<(String, RuleConfig)> = self.tables("moderation.rules");
         let configs: Vec<RuleConfig> = tables.into_iter().map(|(_, rule)| rule).collect();
+        let judges = self.judges();
         if configs.is_empty() {
             return None;
         }
-        Rules::compile(&configs).map(Arc::new).map_err(|errors| self.fault("moderation.rules", errors)).ok()
+        Rules::compile_with(&configs, &judges)
+            .map(Arc::new)
+            .map_err(|errors| self.fault("moderation.rules", errors))
+            .ok()
     }
 }
 

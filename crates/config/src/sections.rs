@@ -79,6 +79,7 @@ pub(crate) const LIVE: &[&str] = &[
     "identity.issuers",
     "identity.certificates",
     "moderation.rules",
+    "moderation.judges",
     "gateway.alias_header",
     "limits.key.requests_per_minute",
     "limits.key.tokens_per_minute",
