@@ -7,6 +7,7 @@ mod budget_record;
 mod budget_rule;
 mod budget_snapshot;
 mod calendar;
+mod charges;
 mod client;
 mod codec;
 mod command;
@@ -16,12 +17,14 @@ mod durable;
 mod finished_keys;
 mod journal;
 mod memory;
+mod outbox;
 pub mod prices;
 mod record;
 mod refusal;
 mod replay;
 mod resolved;
 mod service;
+mod settlement;
 mod snapshot;
 mod snapshot_schedule;
 mod standing;
@@ -40,6 +43,7 @@ pub use budget_rule::{
     BudgetRule, BudgetRuleFault, BudgetScope, BudgetWindow, BudgetedHold, HeldPlaces, HoldDemand,
     MAX_BUDGET_RULES, PlaceLimits, WindowBounds,
 };
+pub use charges::{ChargeGroup, OrgCharges, charges_of};
 pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
@@ -51,10 +55,14 @@ pub use journal::{
     StateSnapshot,
 };
 pub use memory::{AppendFault, MemoryJournal};
+pub use outbox::{
+    DeliveryOutcome, DeliveryRecord, DeliveryState, DueDelivery, EventOutbox, OutboxError, OutboxEvent,
+};
 pub use record::decode_row;
 pub use refusal::{ExceededBudget, HoldResolution, LedgerRefusal};
 pub use resolved::MAX_RESOLVED_KEPT;
 pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions, OpenReport};
+pub use settlement::{JournaledSettlement, find_settlement, last_row_before};
 pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};
 pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
 pub use transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
@@ -63,3 +71,4 @@ pub use turns::{
     SharedLedgerOptions, StartedTurn, TurnHand, TurnOutcome, TurnStamp,
 };
 pub use verdict::CommandResult;
+pub use windows::{local_date, month_bounds};

@@ -8,6 +8,8 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _, Zoned};
 
 use crate::budget_rule::{BudgetWindow, WindowBounds};
+use crate::calendar::parse_date;
+use crate::time_zone::find_zone;
 
 /// All time.
 pub(crate) const TOTAL: WindowBounds =
@@ -52,6 +54,22 @@ fn calendar_window(window: BudgetWindow, zone: &TimeZone, time: UnixNanos) -> Op
     Some((unix(&start)?, unix(&end)?))
 }
 
+/// Returns the bounds of a calendar month such as `2026-11` in an IANA time zone. `None` if the month or the zone does not
+/// exist.
+pub fn month_bounds(month: &str, zone: &str) -> Option<WindowBounds> {
+    let first = parse_date(&format!("{month}-01"))?;
+    let date = Timestamp::from_nanosecond(first.get().into()).ok()?.to_zoned(TimeZone::UTC).date();
+    let midday = date.at(12, 0, 0, 0).to_zoned(find_zone(zone)?).ok()?;
+    let (start, end) = calendar_window(BudgetWindow::Month, midday.time_zone(), unix(&midday)?)?;
+    Some(WindowBounds { start, end })
+}
+
+/// Returns the date of a time in an IANA time zone, such as `2026-11-05`. `None` if the zone does not exist.
+pub fn local_date(time: UnixNanos, zone: &str) -> Option<String> {
+    let local = Timestamp::from_nanosecond(time.get().into()).ok()?.to_zoned(find_zone(zone)?);
+    Some(local.date().to_string())
+}
+
 fn unix(at: &Zoned) -> Option<UnixNanos> {
     u64::try_from(at.timestamp().as_nanosecond()).ok().map(UnixNanos::new)
 }
@@ -59,7 +77,6 @@ fn unix(at: &Zoned) -> Option<UnixNanos> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time_zone::find_zone;
 
     fn at(text: &str) -> UnixNanos {
         let time: Timestamp = text.parse().unwrap();
@@ -105,6 +122,21 @@ mod tests {
         assert!(far.start < far.end);
         assert_eq!(window_at(BudgetWindow::Total, &TimeZone::UTC, at("2026-11-20T00:00:00Z")), TOTAL);
         assert!(find_zone("Europe/Nowhere").is_none());
+    }
+
+    #[test]
+    fn months_have_the_bounds_of_their_zone() {
+        for (month, zone, start, end) in [
+            ("2026-11", "UTC", "2026-11-01T00:00:00Z", "2026-12-01T00:00:00Z"),
+            ("2026-12", "Asia/Tokyo", "2026-11-30T15:00:00Z", "2026-12-31T15:00:00Z"),
+            ("2026-03", "Europe/Berlin", "2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z"),
+        ] {
+            assert_eq!(month_bounds(month, zone), Some(WindowBounds { start: at(start), end: at(end) }));
+        }
+        for (month, zone) in [("2026-13", "UTC"), ("2026-1", "UTC"), ("x", "UTC"), ("2026-11", "Mars/Crater")]
+        {
+            assert_eq!(month_bounds(month, zone), None, "{month} {zone}");
+        }
     }
 
     #[test]

@@ -1,0 +1,107 @@
+//! Finds the journal row in which a hold was settled. Rows have numbers and times, and no index by hold.
+
+use headrace_domain::{HoldId, UnixNanos};
+
+use crate::admin::JournalHistory;
+use crate::journal::{JournalError, JournalRow};
+use crate::record::decode_row;
+use crate::transaction::{HoldSettled, JournalEvent};
+
+/// Rows that a search reads at a time.
+const PAGE_ROWS: usize = 256;
+/// How far the times of a call and of its row may differ, in nanoseconds. A wider window follows if the hold is not in the
+/// one before.
+const MARGINS_NS: [u64; 3] = [2_000_000_000, 120_000_000_000, 3_600_000_000_000];
+
+/// A settlement with its place in the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournaledSettlement {
+    /// The number of the row.
+    pub sequence: u64,
+    /// The checksum of the row, which covers all rows before it.
+    pub checksum: [u8; 32],
+    /// The ledger time of the settlement.
+    pub time: UnixNanos,
+    /// The settlement.
+    pub settled: HoldSettled,
+}
+
+/// Finds the settlement of a call that ran from `started` to `ended`, by the clock of its gateway. Reads the whole journal
+/// if the times do not lead to it. Returns `None` if the hold was not settled.
+///
+/// # Errors
+/// Returns an error if the journal or one of its rows cannot be read.
+pub fn find_settlement(
+    history: &dyn JournalHistory,
+    hold: HoldId,
+    started: UnixNanos,
+    ended: UnixNanos,
+) -> Result<Option<JournaledSettlement>, JournalError> {
+    for margin in MARGINS_NS {
+        let from = UnixNanos::new(started.get().saturating_sub(margin));
+        let until = UnixNanos::new(ended.get().saturating_add(margin));
+        let before = last_row_before(history, from)?;
+        if let Some(found) = search(history, hold, before, until)? {
+            return Ok(Some(found));
+        }
+    }
+    search(history, hold, 0, UnixNanos::new(u64::MAX))
+}
+
+/// Returns the number of the last row before time `from`, or 0 if there is none. Times of rows do not decrease, unless the
+/// ledger's clock was set back. With the greatest time, it is the last row of the journal.
+///
+/// # Errors
+/// Returns an error if the journal cannot be read.
+pub fn last_row_before(history: &dyn JournalHistory, from: UnixNanos) -> Result<u64, JournalError> {
+    let row_after = |after: u64| -> Result<Option<JournalRow>, JournalError> {
+        Ok(history.rows_after(after, 1)?.into_iter().next())
+    };
+    let is_before = |row: &Option<JournalRow>| row.as_ref().is_some_and(|row| row.time < from);
+    // The row after `low` is before the time, and the one after `high` is not.
+    if !is_before(&row_after(0)?) {
+        return Ok(0);
+    }
+    let (mut low, mut high) = (0_u64, 1_u64);
+    while is_before(&row_after(high)?) {
+        low = high;
+        high = high.saturating_mul(2);
+    }
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if is_before(&row_after(middle)?) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(high)
+}
+
+/// Searches the rows after row `after`, up to the first one that is later than `until`.
+fn search(
+    history: &dyn JournalHistory,
+    hold: HoldId,
+    mut after: u64,
+    until: UnixNanos,
+) -> Result<Option<JournaledSettlement>, JournalError> {
+    loop {
+        let rows = history.rows_after(after, PAGE_ROWS)?;
+        let Some(last) = rows.last() else { return Ok(None) };
+        after = last.sequence;
+        for row in &rows {
+            for transaction in decode_row(row)? {
+                match transaction.event {
+                    JournalEvent::Settled(settled) if settled.hold == hold => {
+                        let (sequence, checksum, time) = (row.sequence, row.checksum, transaction.time);
+                        return Ok(Some(JournaledSettlement { sequence, checksum, time, settled }));
+                    }
+                    _ => {}
+                }
+            }
+            if row.time > until {
+                return Ok(None);
+            }
+        }
+    }
+}

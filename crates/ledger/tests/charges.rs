@@ -1,0 +1,168 @@
+//! Settlements found again by the times of their calls, and the charges of a period: seeded journals, compared with the
+//! movements of money.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+#![allow(dead_code, reason = "the shared helpers are not all used here")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use headrace_domain::UnixNanos;
+use headrace_ledger::{
+    Account, HoldDemand, JournalEvent, JournalHistory, Ledger, LedgerOperation, LedgerOptions, MemoryJournal,
+    SettleOutcome, WindowBounds, charges_of, decode_row, find_settlement, last_row_before,
+};
+
+#[path = "support/gateways.rs"]
+mod gateways;
+#[path = "support/world.rs"]
+mod world;
+
+use gateways::Random;
+use world::*;
+
+/// The hold of a call, when it was taken and settled, and what it was charged. `None` if it was released.
+struct Call {
+    hold: u128,
+    org: &'static str,
+    taken: u64,
+    ended: u64,
+    settled: bool,
+}
+
+/// A journal of calls of two organisations, some of which run over midnight.
+fn journal_of(random: &mut Random) -> (MemoryJournal, Vec<Call>) {
+    let journal = MemoryJournal::new();
+    let options = LedgerOptions { retry: Duration::from_millis(1), ..LedgerOptions::default() };
+    let ledger = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap().0;
+    let run = |command, now| {
+        let done = ledger.transact(vec![command], at(now));
+        done.durable.wait().unwrap();
+        assert!(done.verdicts.iter().all(headrace_ledger::CommandResult::is_done), "{:?}", done.verdicts);
+    };
+    for (org_name, project_name) in [("o", "p"), ("o", "q"), ("x", "y")] {
+        run(open(org_name, project_name), 0);
+    }
+    for org_name in ["o", "x"] {
+        run(grant(org_name, 1_000_000_000), 0);
+    }
+    let (mut now, mut open_calls, mut calls) = (0, Vec::<Call>::new(), Vec::new());
+    for number in 1..=u128::from(120 + random.below(100)) {
+        now += random.below(1_200) * SECOND;
+        let (org_name, project_name) = [("o", "p"), ("o", "q"), ("x", "y")][random.index(3)];
+        let amount = i64::try_from(random.below(5_000)).unwrap();
+        let mut held = hold_of(org_name, project_name, number, amount, None);
+        if let LedgerOperation::Hold { expires, demand, .. } = &mut held {
+            *expires = at(now + DAY);
+            assert_eq!(*demand, None::<HoldDemand>);
+        }
+        run(held, now);
+        open_calls.push(Call { hold: number, org: org_name, taken: now, ended: 0, settled: false });
+        while !open_calls.is_empty() && random.below(3) > 0 {
+            let mut call = open_calls.swap_remove(random.index(open_calls.len()));
+            now += random.below(600) * SECOND;
+            call.ended = now;
+            call.settled = random.below(5) > 0;
+            let of_lines = i64::try_from(random.below(6_000)).unwrap();
+            let outcome = [SettleOutcome::Completed, SettleOutcome::Cancelled][random.index(2)];
+            match call.settled {
+                true => run(settle_as(call.hold, of_lines, 0, outcome, None), now),
+                false => run(release(call.hold), now),
+            }
+            calls.push(call);
+        }
+    }
+    (journal, calls)
+}
+
+/// What an organisation was charged in a period, by the entries of all settlements.
+fn charged_by_entries(journal: &MemoryJournal, name: &str, period: WindowBounds) -> i64 {
+    let mut orgs = BTreeMap::new();
+    let mut sum = 0;
+    for row in journal.rows_after(0, usize::MAX).unwrap() {
+        for transaction in decode_row(&row).unwrap() {
+            match &transaction.event {
+                JournalEvent::Held(held) => drop(orgs.insert(held.hold.bits(), held.org.to_string())),
+                JournalEvent::Settled(settled)
+                    if orgs.get(&settled.hold.bits()).is_some_and(|org| org == name)
+                        && period.start <= transaction.time
+                        && transaction.time < period.end =>
+                {
+                    for entry in &transaction.entries {
+                        if matches!(entry.account, Account::Available(_) | Account::Held(_)) {
+                            sum -= entry.amount.get();
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    sum
+}
+
+#[test]
+fn charges_of_periods_are_the_ledgers_to_the_nano_dollar() {
+    for seed in 0..25 {
+        println!("seed {seed}");
+        let (journal, calls) = journal_of(&mut Random(seed));
+        let end = calls.iter().map(|call| call.ended).max().unwrap() + SECOND;
+        for name in ["o", "x"] {
+            let mut parts = 0;
+            let mut counted = 0;
+            // Days partition all time.
+            for day in 0..=end / DAY {
+                let period = WindowBounds { start: at(day * DAY), end: at((day + 1) * DAY) };
+                let charges = charges_of(&journal, &org(name), period).unwrap();
+                let of_lines: i64 = charges.lines.values().map(|(_, amount)| amount.get()).sum();
+                let not_charged: i64 = charges.not_charged.values().map(|amount| amount.get()).sum();
+                assert!(charges.not_charged.values().all(|amount| amount.is_negative()));
+                assert_eq!(of_lines + not_charged, charges.charged.get(), "lines are the whole");
+                assert_eq!(charges.charged.get(), charged_by_entries(&journal, name, period), "day {day}");
+                parts += charges.charged.get();
+                counted += charges.calls;
+            }
+            let whole = WindowBounds { start: at(0), end: at(end) };
+            let all = charges_of(&journal, &org(name), whole).unwrap();
+            assert_eq!((all.charged.get(), all.calls), (parts, counted));
+            assert_eq!(all.last_row, last_row_before(&journal, UnixNanos::new(u64::MAX)).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_settlement_is_found_by_its_times_and_no_released_hold_is() {
+    for seed in 100..110 {
+        println!("seed {seed}");
+        let (journal, calls) = journal_of(&mut Random(seed));
+        for call in &calls {
+            let find = |taken, ended| find_settlement(&journal, hold_id(call.hold), taken, ended).unwrap();
+            let found = find(at(call.taken), at(call.ended));
+            assert_eq!(found.is_some(), call.settled);
+            // A clock that is far off only costs time.
+            assert_eq!(find(at(0), at(0)), found);
+            let Some(found) = found else { continue };
+            assert_eq!((found.time, found.settled.hold), (at(call.ended), hold_id(call.hold)));
+            let row = journal.rows_after(found.sequence - 1, 1).unwrap().remove(0);
+            assert_eq!((row.sequence, row.checksum), (found.sequence, found.checksum));
+        }
+        assert_eq!(find_settlement(&journal, hold_id(9_999), at(0), at(1)).unwrap(), None);
+    }
+}
+
+#[test]
+fn the_last_row_before_a_time_is_found_in_journals_of_every_length() {
+    let journal = MemoryJournal::new();
+    let options = LedgerOptions { retry: Duration::from_millis(1), ..LedgerOptions::default() };
+    let ledger = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap().0;
+    assert_eq!(last_row_before(&journal, at(0)).unwrap(), 0);
+    for number in 0..40_u64 {
+        let name = format!("p{number}");
+        let done = ledger.transact(vec![open("o", &name)], at(number * 10));
+        done.durable.wait().unwrap();
+        let rows = journal.rows_after(0, usize::MAX).unwrap();
+        for time in 0..=number * 10 + 11 {
+            let expected = rows.iter().filter(|row| row.time < at(time)).count() as u64;
+            assert_eq!(last_row_before(&journal, at(time)).unwrap(), expected, "{number} rows, time {time}");
+        }
+    }
+}
