@@ -2,8 +2,8 @@
 
 use crate::secret::KeyHasher;
 use crate::{
-    AuditRow, AuditSummary, HashSecret, IdentityError, KeyStore, OperatorStore, StoreError, StoredDirectory,
-    StoredOperator,
+    AuditRow, AuditSummary, HashSecret, IdentityError, KeyStore, NumberedDocument, OperatorStore, StoreError,
+    StoredDirectory, StoredOperator,
 };
 
 /// Rows of the audit log that are read at a time.
@@ -20,6 +20,8 @@ pub struct IdentityContents {
     pub operators: Vec<StoredOperator>,
     /// The audit log, from its first row.
     pub audit: Vec<AuditRow>,
+    /// Numbered documents, by series and number.
+    pub documents: Vec<NumberedDocument>,
     /// The acts that are announced and not concluded, with their rows of the audit log.
     pub announced: Vec<(u64, String)>,
 }
@@ -48,6 +50,7 @@ impl IdentityContents {
             return Err(StoreError::Unavailable { doing: "copying it", why }.into());
         }
         let operators = operators.operators()?;
+        let documents = keys.documents()?;
         let mut audit: Vec<AuditRow> = Vec::new();
         loop {
             let after = audit.last().map_or(0, |row| row.seq);
@@ -61,7 +64,7 @@ impl IdentityContents {
             let why = format!("{} rows were read, and it had {}", audit.len(), end.rows);
             return Err(StoreError::Corrupt { what: "the audit log".to_owned(), why }.into());
         }
-        Ok(Self { secret_check, directory, operators, audit, announced })
+        Ok(Self { secret_check, directory, operators, audit, documents, announced })
     }
 
     /// The end of the audit log.

@@ -25,6 +25,7 @@ mod account_words;
 mod accounts;
 mod audit;
 mod details;
+mod documents;
 mod ends;
 mod records;
 mod refresh;

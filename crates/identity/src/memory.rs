@@ -7,9 +7,10 @@ use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    AccountStore, AuditChecker, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore,
-    KeyUse, NotedRevocation, OperatorId, OperatorStore, OrgRecord, ProjectRecord, RateLimits, RotatedSecret,
-    StoreError, StoredAccount, StoredDirectory, StoredKey, StoredOperator, TierHolder, TierRecord, TierStore,
+    AccountStore, AuditChecker, AuditEntry, AuditRow, AuditSummary, DocumentStore, DocumentWriter,
+    KeyDetailStore, KeyDetails, KeyStore, KeyUse, NewDocument, NotedRevocation, NumberedDocument, OperatorId,
+    OperatorStore, OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredAccount,
+    StoredDirectory, StoredKey, StoredOperator, TierHolder, TierRecord, TierStore,
 };
 
 /// An in-memory [`KeyStore`] and [`OperatorStore`].
@@ -25,6 +26,7 @@ struct Kept {
     audit: Vec<AuditRow>,
     check: Option<[u8; 32]>,
     announced: BTreeMap<u64, String>,
+    documents: Vec<NumberedDocument>,
     /// The last uses of tokens, by user.
     user_uses: BTreeMap<KeyId, UnixNanos>,
 }
@@ -332,6 +334,41 @@ impl KeyDetailStore for MemoryKeyStore {
         });
         let of_users = kept.user_uses.iter().filter(|(_, at)| **at > since);
         Ok(uses.chain(of_users.map(|(key, at)| KeyUse { key: key.clone(), at: *at })).collect())
+    }
+}
+
+impl DocumentStore for MemoryKeyStore {
+    fn number_document(
+        &self,
+        new: &NewDocument,
+        write: DocumentWriter<'_>,
+    ) -> Result<NumberedDocument, StoreError> {
+        let mut kept = self.kept.lock();
+        let is_same = |other: &&NumberedDocument| {
+            (&other.kind, &other.org, &other.period, &other.about)
+                == (&new.kind, &new.org, &new.period, &new.about)
+        };
+        if kept.documents.iter().any(|other| is_same(&other)) {
+            return Err(StoreError::Duplicate { what: "document" });
+        }
+        let series = kept.documents.iter().filter(|other| other.series == new.series);
+        let next = series.map(|other| other.number).max().unwrap_or(0).saturating_add(1);
+        let (document, audit) = new.numbered(next, write(next));
+        kept.documents.push(document.clone());
+        kept.log(&audit);
+        Ok(document)
+    }
+
+    fn documents(&self) -> Result<Vec<NumberedDocument>, StoreError> {
+        let mut all = self.kept.lock().documents.clone();
+        all.sort_by(|a, b| (&a.series, a.number).cmp(&(&b.series, b.number)));
+        Ok(all)
+    }
+
+    fn document(&self, series: &str, number: u64) -> Result<Option<NumberedDocument>, StoreError> {
+        let kept = self.kept.lock();
+        let found = kept.documents.iter().find(|other| other.series == series && other.number == number);
+        Ok(found.cloned())
     }
 }
 

@@ -4,8 +4,8 @@
 use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 
 use crate::{
-    AccountStore, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyHash, KeyRecord, OrgRecord,
-    ProjectRecord, RateLimits, StoreError, StoredAccount, TierRecord, TierStore,
+    AccountStore, AuditEntry, AuditRow, AuditSummary, DocumentStore, KeyDetailStore, KeyHash, KeyRecord,
+    OrgRecord, ProjectRecord, RateLimits, StoreError, StoredAccount, TierRecord, TierStore,
 };
 
 /// A key as a store keeps it.
@@ -91,7 +91,7 @@ impl std::fmt::Debug for ActLock {
 /// Stores organisations, projects, keys and the audit log.
 ///
 /// Every change is durable when it returns, in one transaction with its audit row. Calls may block.
-pub trait KeyStore: KeyDetailStore + TierStore + AccountStore {
+pub trait KeyStore: KeyDetailStore + TierStore + AccountStore + DocumentStore {
     /// Reads everything in the store.
     fn load_all(&self) -> Result<StoredDirectory, StoreError>;
 

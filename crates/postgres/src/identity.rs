@@ -21,6 +21,7 @@ use crate::url::PostgresUrl;
 
 mod accounts;
 mod details;
+mod documents;
 mod fill;
 mod operators;
 mod rows;
@@ -73,6 +74,11 @@ impl PostgresKeyStore {
                 StoreError::Newer { found: i64::from(found), known: i64::from(known) }
             }
             other => unavailable(other.to_string()),
+        })?;
+        let made = session.run(LIMIT, async |client| client.batch_execute(documents::TABLES).await);
+        made.map_err(|fault| {
+            session.close();
+            unavailable(fault.why())
         })?;
         Ok(Self { session: Mutex::new(session), failing: Mutex::default() })
     }

@@ -26,6 +26,8 @@ mod detail_rows;
 
 mod details;
 
+mod documents;
+
 mod fill;
 
 mod operators;
@@ -172,7 +174,8 @@ impl SqliteKeyStore {
             sqlx::raw_sql(ADDITIONS).execute(&mut *connection).await?;
             sqlx::raw_sql(detail_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(tier_rows::TABLES).execute(&mut *connection).await?;
-            sqlx::raw_sql(account_rows::TABLES).execute(connection).await?;
+            sqlx::raw_sql(account_rows::TABLES).execute(&mut *connection).await?;
+            sqlx::raw_sql(documents::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;

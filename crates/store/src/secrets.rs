@@ -7,6 +7,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use crate::sealing::{SealError, SecretSealer, StoredSecret};
+use crate::secret_series::{RECEIPT_KEYS, is_of_series};
 use crate::storage::Storage;
 
 /// The names of the secrets: the one that hashes keys, and the one that separates the prefix caches of tenants.
@@ -59,7 +60,8 @@ impl Storage {
     }
 
     /// Encrypts the secrets of a database with the key of `to`. They are encrypted with the key of `from`, or of `to`
-    /// already, or not at all. Returns the number of secrets that it encrypted. 0 for stores of this program alone.
+    /// already, or not at all. Those of series are among them. Returns the number of secrets that it encrypted. 0 for stores of
+    /// this program alone.
     ///
     /// # Errors
     /// [`SealError`] if the database cannot be reached, or a secret cannot be decrypted. Nothing was written then, unless
@@ -73,10 +75,11 @@ impl Storage {
         let mut count = 0;
         PostgresSecrets::open(Arc::clone(database))?.change(|rows| -> Result<_, SealError> {
             let mut changed = Vec::new();
-            for name in SHARED_SECRETS {
-                let Some((_, bytes)) = rows.iter().find(|(known, _)| known == name) else { continue };
-                let sealed = to.reseal(bytes, name, &self.secret_place(name), from)?;
-                changed.extend(sealed.map(|sealed| (name.to_owned(), sealed)));
+            for (name, bytes) in rows {
+                if SHARED_SECRETS.contains(&name.as_str()) || is_of_series(name, RECEIPT_KEYS) {
+                    let sealed = to.reseal(bytes, name, &self.secret_place(name), from)?;
+                    changed.extend(sealed.map(|sealed| (name.clone(), sealed)));
+                }
             }
             count = changed.len();
             Ok(changed)
@@ -85,7 +88,7 @@ impl Storage {
     }
 
     /// Names a secret of the database, for errors.
-    fn secret_place(&self, name: &str) -> String {
+    pub(crate) fn secret_place(&self, name: &str) -> String {
         let database = self.url().database().map(ToString::to_string).unwrap_or_default();
         format!("secret `{name}` of {database}")
     }

@@ -8,14 +8,15 @@ use std::sync::Arc;
 use headrace_domain::Clock;
 use headrace_identity::{KeyStore, OperatorStore, StoreError};
 use headrace_ledger::{
-    JournalHistory, Ledger, LedgerAdmin, LedgerClient, LedgerError, LocalLedgerAdmin, OpenReport, Owner,
-    SharedLedger, SharedLedgerOptions,
+    EventOutbox, JournalHistory, Ledger, LedgerAdmin, LedgerClient, LedgerError, LocalLedgerAdmin,
+    OpenReport, Owner, SharedLedger, SharedLedgerOptions,
 };
 use headrace_limits::ShareStore;
 use headrace_objects::{AnswerStore, BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
 use headrace_postgres::{
     OwnerSource, PostgresAddresses, PostgresAnswers, PostgresFiles, PostgresJournal, PostgresJournalHistory,
-    PostgresKeyStore, PostgresObjects, PostgresPresence, PostgresShares, PostgresUrl, SetupLock,
+    PostgresKeyStore, PostgresObjects, PostgresOutbox, PostgresPresence, PostgresShares, PostgresUrl,
+    SetupLock,
 };
 use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
 
@@ -27,6 +28,7 @@ use crate::identity::SqliteKeyStore;
 use crate::journal::{CommitTimes, SqliteJournal, SqliteJournalHistory};
 use crate::late::LateTraceStore;
 use crate::objects::SqliteObjects;
+use crate::outbox::SqliteOutbox;
 use crate::trace::{SqliteTraceReader, TraceRetention, index};
 use crate::url::StorageUrl;
 use crate::usage::SqliteUsage;
@@ -59,6 +61,8 @@ pub enum StoreName {
     Files,
     /// Answers that repeated requests get again.
     Answers,
+    /// Events that wait for delivery to webhooks.
+    Outbox,
     /// Usage by the hour, derived from the ledger and the traces.
     Usage,
     /// Traces of ended calls.
@@ -110,12 +114,13 @@ impl fmt::Debug for OpenedLedger {
 impl StoreName {
     /// All stores, in the order in which a copy must be made. Identities come before the ledger. A project that is
     /// created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Identities,
         Self::Ledger,
         Self::Objects,
         Self::Files,
         Self::Answers,
+        Self::Outbox,
         Self::Usage,
         Self::Traces,
     ];
@@ -128,6 +133,7 @@ impl StoreName {
             Self::Objects => "objects.sqlite",
             Self::Files => "files.sqlite",
             Self::Answers => "answers.sqlite",
+            Self::Outbox => "webhooks.sqlite",
             Self::Usage => "usage.sqlite",
             Self::Traces => "traces.sqlite",
         }
@@ -319,6 +325,14 @@ impl Storage {
             return Ok(Arc::new(PostgresAnswers::open(Arc::clone(database), max_total_bytes)?));
         }
         Ok(Arc::new(SqliteAnswers::new(&self.path(StoreName::Answers), max_total_bytes, guard)))
+    }
+
+    /// Describes the store of events that wait for delivery to webhooks. It opens, and is created, when it is first used.
+    pub fn outbox(&self) -> Arc<dyn EventOutbox> {
+        match self.url.database() {
+            Some(database) => Arc::new(PostgresOutbox::new(Arc::clone(database))),
+            None => Arc::new(SqliteOutbox::new(&self.path(StoreName::Outbox))),
+        }
     }
 
     /// Opens the store of traces now, or in a later write if the disk prevents it. The oldest records are removed if the

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    AccountStore, AddressList, AuditRow, AuditSummary, EndpointAccess, KeyDetailStore, KeyUse,
-    MemoryKeyStore, ModelAccess, RotatedSecret, StoredAccount, StoredDirectory, TierHolder, TierRecord,
-    TierStore,
+    AccountStore, AddressList, AuditRow, AuditSummary, DocumentStore, DocumentWriter, EndpointAccess,
+    KeyDetailStore, KeyUse, MemoryKeyStore, ModelAccess, NewDocument, NumberedDocument, RotatedSecret,
+    StoredAccount, StoredDirectory, TierHolder, TierRecord, TierStore,
 };
 
 use stores::Failing;
@@ -515,6 +515,24 @@ impl KeyDetailStore for Scripted {
 impl AccountStore for Scripted {
     fn put_account(&self, _: &StoredAccount, _: &AuditEntry) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+impl DocumentStore for Scripted {
+    fn number_document(
+        &self,
+        _new: &NewDocument,
+        _write: DocumentWriter<'_>,
+    ) -> Result<NumberedDocument, StoreError> {
+        unimplemented!()
+    }
+
+    fn documents(&self) -> Result<Vec<NumberedDocument>, StoreError> {
+        unimplemented!()
+    }
+
+    fn document(&self, _series: &str, _number: u64) -> Result<Option<NumberedDocument>, StoreError> {
+        unimplemented!()
     }
 }
 

@@ -4,6 +4,7 @@ use headrace_identity::{IdentityContents, StoreError};
 use tokio_postgres::types::Type;
 
 use super::accounts::put_account;
+use super::documents::put_document;
 use super::operators::add_operator;
 use super::tiers::put_tier;
 use super::{PostgresKeyStore, add_key, exists, log, put_org, put_project};
@@ -44,6 +45,9 @@ impl PostgresKeyStore {
             }
             for row in &contents.audit {
                 log(client, &row.entry).await?;
+            }
+            for document in &contents.documents {
+                put_document(client, document).await?;
             }
             for (row, act) in &contents.announced {
                 let row = i64::try_from(*row).unwrap_or(i64::MAX);

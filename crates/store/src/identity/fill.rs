@@ -4,6 +4,7 @@ use headrace_identity::{IdentityContents, StoreError};
 
 use super::account_rows::put_account;
 use super::changes::{add_key, put_org, put_project};
+use super::documents::put_document;
 use super::operators::add_operator;
 use super::rows::{RowFailure, corrupt};
 use super::tier_rows::{put_tier, put_tier_of};
@@ -48,6 +49,9 @@ impl SqliteKeyStore {
             }
             for row in &contents.audit {
                 log(&mut *connection, row.entry.clone()).await?;
+            }
+            for document in &contents.documents {
+                put_document(&mut *connection, document).await?;
             }
             for (row, act) in &contents.announced {
                 let insert = sqlx::query("INSERT INTO announced (seq, act) VALUES (?, ?)");

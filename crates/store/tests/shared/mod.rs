@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use headrace_ledger::EventOutbox;
 use headrace_objects::{AnswerStore, BatchStore, FileLimits, ObjectLimits, ObjectStore};
-use headrace_store::{Storage, StorageUrl};
+use headrace_store::{IdentityStores, Storage, StorageUrl};
 
 #[path = "../../../postgres/tests/support/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -34,6 +35,16 @@ impl TestPlace {
     /// Opens the store of answers, which may exist.
     pub(crate) fn answers(&self, max_total_bytes: u64) -> Arc<dyn AnswerStore> {
         self.storage.answers(max_total_bytes, None).unwrap()
+    }
+
+    /// Opens the stores of identities, which may exist.
+    pub(crate) fn identities(&self) -> IdentityStores {
+        self.storage.identities().unwrap()
+    }
+
+    /// Opens the outbox of webhooks, which may exist.
+    pub(crate) fn outbox(&self) -> Arc<dyn EventOutbox> {
+        self.storage.outbox()
     }
 
     /// Opens the store of files and batches, which may exist.

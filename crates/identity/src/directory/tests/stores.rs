@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use headrace_domain::{KeyId, Residency, TierName, UnixNanos};
 
 use crate::{
-    AccountStore, AuditEntry, AuditRow, AuditSummary, KeyDetailStore, KeyDetails, KeyStore, KeyUse,
-    MemoryKeyStore, NotedRevocation, OrgRecord, ProjectRecord, RateLimits, RotatedSecret, StoreError,
-    StoredAccount, StoredDirectory, StoredKey, TierHolder, TierRecord, TierStore,
+    AccountStore, AuditEntry, AuditRow, AuditSummary, DocumentStore, DocumentWriter, KeyDetailStore,
+    KeyDetails, KeyStore, KeyUse, MemoryKeyStore, NewDocument, NotedRevocation, NumberedDocument, OrgRecord,
+    ProjectRecord, RateLimits, RotatedSecret, StoreError, StoredAccount, StoredDirectory, StoredKey,
+    TierHolder, TierRecord, TierStore,
 };
 
 /// A store whose disk can be made to fail.
@@ -111,6 +112,24 @@ impl KeyDetailStore for Failing {
 impl AccountStore for Failing {
     fn put_account(&self, account: &StoredAccount, audit: &AuditEntry) -> Result<(), StoreError> {
         self.check().and_then(|()| self.store.put_account(account, audit))
+    }
+}
+
+impl DocumentStore for Failing {
+    fn number_document(
+        &self,
+        _new: &NewDocument,
+        _write: DocumentWriter<'_>,
+    ) -> Result<NumberedDocument, StoreError> {
+        unimplemented!()
+    }
+
+    fn documents(&self) -> Result<Vec<NumberedDocument>, StoreError> {
+        unimplemented!()
+    }
+
+    fn document(&self, _series: &str, _number: u64) -> Result<Option<NumberedDocument>, StoreError> {
+        unimplemented!()
     }
 }
 
