@@ -30,6 +30,7 @@ mod tokens;
 mod trust;
 mod upstream;
 mod urls;
+mod webhooks;
 mod worker_link;
 mod worker_requests;
 mod workers;
@@ -48,4 +49,5 @@ pub use spec::{
 pub use tokens::{TokenModel, TokenModelSpec};
 pub use upstream::{RelayModel, Upstream};
 pub use urls::{AllowedHost, UrlPolicy};
+pub use webhooks::{WebhookAnswer, WebhookSender};
 pub use workers::WorkerModel;

@@ -106,6 +106,11 @@ impl UrlPolicy {
         }
     }
 
+    /// Returns whether a URL may be allowed, as far as its text shows.
+    pub fn may_allow(&self, url: &str) -> bool {
+        self.judge(url) != UrlVerdict::Refused
+    }
+
     /// Checks URLs. `look_up` resolves names.
     ///
     /// # Errors
