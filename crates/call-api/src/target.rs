@@ -31,6 +31,11 @@ pub enum RequestTarget {
         /// The id, decoded.
         id: String,
     },
+    /// `GET /v1/receipts/{id}`
+    Receipt {
+        /// The id of the request, decoded.
+        id: String,
+    },
     /// The handshake of a responses socket. It counts as a request of the caller's key. Its admission may have a
     /// session, which ends when the admission is dropped. The admission is kept for as long as the socket is open, and
     /// is not served.

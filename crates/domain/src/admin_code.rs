@@ -115,6 +115,18 @@ codes! {
         "The tier is assigned, and cannot be removed."
         "The message names what has the tier. `headrace tiers unassign` takes it away, or `headrace tiers assign` gives \
          another one.";
+    UnknownInvoice "unknown_invoice" [404]
+        "There is no invoice with this number."
+        "`headrace invoices list` lists the final ones. A draft has no number.";
+    InvoiceExists "invoice_exists" [409]
+        "The month has its invoice, which never changes."
+        "`headrace invoices show NUMBER` shows it. Later refunds of the month become credit notes.";
+    MonthOpen "month_open" [409]
+        "The month is not over, so that its invoice cannot become final."
+        "`headrace invoices draft` shows it as it is now. A month ends in the time zone of `invoices.zone`, by the ledger's time.";
+    UnknownWebhook "unknown_webhook" [404]
+        "The webhook does not exist."
+        "`[[webhooks]]` of the settings names the endpoints, and `headrace webhooks list` shows them.";
     UnknownBudget "unknown_budget" [404]
         "The ledger has no budget of this name."
         "`headrace budgets list` lists budgets, and `headrace budgets set NAME` makes one.";

@@ -18,6 +18,7 @@ mod listener;
 mod operations;
 mod peer;
 mod proxy_protocol;
+mod published;
 mod refusal;
 mod registry;
 mod responses_socket;

@@ -31,6 +31,10 @@ pub enum RouteTarget {
     Model,
     /// The trace of a request.
     Request,
+    /// The signed receipt of a request.
+    Receipt,
+    /// The public keys that verify receipts.
+    ReceiptKeys,
     /// The page for people. Programs get the answer of [`RouteTarget::Health`].
     Home,
     /// Whether the process is alive.
@@ -62,6 +66,7 @@ impl RouteTarget {
             }
             Self::Model => RequestTarget::Model { dialect: dialect(), name: percent_decoded(rest)? },
             Self::Request => RequestTarget::RequestTrace { id: percent_decoded(rest)? },
+            Self::Receipt => RequestTarget::Receipt { id: percent_decoded(rest)? },
             Self::Objects => RequestTarget::Object(ObjectOperation {
                 method: match head.method {
                     Method::POST => ObjectMethod::Post,
@@ -71,7 +76,7 @@ impl RouteTarget {
                 path: percent_decoded(head.uri.path().strip_prefix("/v1/")?)?,
                 query: query_fields(head.uri.query())?,
             }),
-            Self::Home | Self::Health | Self::Ready | Self::InternalApi => return None,
+            Self::Home | Self::Health | Self::Ready | Self::ReceiptKeys | Self::InternalApi => return None,
         })
     }
 }
@@ -117,8 +122,10 @@ pub const ROUTES: &[EdgeRoute] = &[
     get("/v1/models", RouteAccess::Key, RouteTarget::Models),
     get("/v1/models/{*name}", RouteAccess::Key, RouteTarget::Model),
     get("/v1/requests/{id}", RouteAccess::Key, RouteTarget::Request),
+    get("/v1/receipts/{id}", RouteAccess::Key, RouteTarget::Receipt),
     // Some clients check here whether the server is alive.
     get("/", RouteAccess::Public, RouteTarget::Home),
+    get("/.well-known/headrace-receipts.json", RouteAccess::Public, RouteTarget::ReceiptKeys),
     get("/healthz", RouteAccess::Public, RouteTarget::Health),
     get("/readyz", RouteAccess::Public, RouteTarget::Ready),
     EdgeRoute {
@@ -223,6 +230,7 @@ mod tests {
             ("/v1/models/a/b", Some(("/v1/models/{*name}", "a/b"))),
             ("/v1/requests/req_1", Some(("/v1/requests/{id}", "req_1"))),
             ("/v1/requests/req_1/x", None),
+            ("/v1/receipts/req_1", Some(("/v1/receipts/{id}", "req_1"))),
             ("/v1/chat/completions/", None),
             ("//v1/models", None),
             ("/V1/models", None),

@@ -25,6 +25,7 @@ use crate::cors::AllowedOrigins;
 use crate::handshake::{AdmittedSocket, PendingSocket, SocketCaller, is_websocket, switched};
 use crate::home::HomePage;
 use crate::peer::{RefusalAllowance, RefusalAllowances};
+use crate::published::PublishedKeys;
 use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::routes::{self, EdgeRoute, RouteAccess, RouteTarget};
 use crate::sockets::{NoPlace, WebSocketTable};
@@ -59,6 +60,8 @@ pub(crate) struct EdgeShared<F> {
     pub(crate) stops: Arc<AtomicBool>,
     /// The page at `/`.
     pub(crate) home: HomePage,
+    /// The keys that sign receipts.
+    pub(crate) receipt_keys: PublishedKeys,
 }
 
 impl<F: CallService> EdgeShared<F> {
@@ -216,6 +219,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
         match route.target {
             RouteTarget::Home => self.shared.home.answer(&self.parts.headers, &self.peer),
             RouteTarget::Health => health(),
+            RouteTarget::ReceiptKeys => self.shared.receipt_keys.answer(),
             // Unknown clients ask here, too, so the reasons are given only on the operators' listener.
             RouteTarget::Ready => {
                 let model = routes::model_asked(self.parts.uri.query());

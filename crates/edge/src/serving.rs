@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use headrace_call_api::{CallAnswer, CallService, InternalApi, MemoryAccount, PeerAddress};
 use headrace_domain::{Clock, Dialect, TraceSink};
 use hyper::service::service_fn;
@@ -26,6 +27,7 @@ use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
 use crate::peer::RefusalAllowances;
 use crate::proxy_protocol::read_header;
+use crate::published::PublishedKeys;
 use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
 use crate::responses_socket::ResponsesSocket;
@@ -149,6 +151,7 @@ impl<F: CallService> Edge<F> {
             forwarded_allowances,
             stops: Arc::new(AtomicBool::new(false)),
             home: HomePage::default(),
+            receipt_keys: PublishedKeys::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -186,6 +189,12 @@ impl<F: CallService> Edge<F> {
     /// Sets the console's URL on the page at `/`. Only the first call has an effect.
     pub fn show_console(&self, url: &str) {
         self.shared.home.console.get_or_init(|| url.to_owned());
+    }
+
+    /// Returns a function that publishes the keys that sign receipts, as JSON, in place of those before.
+    pub fn receipt_keys(&self) -> impl Fn(Bytes) + Send + Sync + use<F> {
+        let shared = Arc::clone(&self.shared);
+        move |set| shared.receipt_keys.publish(set)
     }
 
     /// Returns warnings for the operator, such as that keys cross a network in clear.

@@ -158,6 +158,10 @@ impl Gateway {
                 let identified = self.identify(&caller, principal, Dialect::OpenAi);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::RequestTrace { id }, identified)?)
             }
+            RequestTarget::Receipt { id } => {
+                let identified = self.identify(&caller, principal, Dialect::OpenAi);
+                AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::Receipt { id }, identified)?)
+            }
             RequestTarget::SocketHandshake => {
                 let entered = entry::enter(self, Endpoint::Responses, caller, principal, |_| ())?;
                 AdmittedTarget::Session(self.sessions().open(entered.key().clone()))

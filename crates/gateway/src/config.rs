@@ -50,6 +50,14 @@ pub type Stored<'a> = Pin<Box<dyn Future<Output = Option<Arc<TraceRecord>>> + Se
 /// A future of the records of one trace id from the store.
 pub type StoredTrace<'a> = Pin<Box<dyn Future<Output = Vec<Arc<TraceRecord>>> + Send + 'a>>;
 
+/// A future of a receipt, as JSON. `None` if the request was not settled.
+pub type MadeReceipt<'a> =
+    Pin<Box<dyn Future<Output = Result<Option<Vec<u8>>, ReceiptUnavailable>> + Send + 'a>>;
+
+/// The ledger or the keys that sign receipts cannot be read now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiptUnavailable;
+
 /// Finds the trace of a request for its owner.
 pub trait TraceLookup: Send + Sync {
     /// The record, if it is still in memory.
@@ -69,6 +77,11 @@ pub trait TraceLookup: Send + Sync {
     }
     /// The record as JSON, as `GET /v1/requests/ID` returns it.
     fn json(&self, record: &TraceRecord) -> Vec<u8>;
+    /// The signed receipt of a request, off the event loop.
+    fn receipt(&self, record: Arc<TraceRecord>) -> MadeReceipt<'_> {
+        let _ = record;
+        Box::pin(std::future::ready(Ok(None)))
+    }
     /// The answer's `headrace` block: the record as far as it is known before the end of the answer.
     fn block(&self, record: &TraceRecord) -> Value;
     /// The `traceparent` header for the server that is asked next. Its parent span is the record's last attempt.

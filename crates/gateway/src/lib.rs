@@ -36,5 +36,8 @@ mod world;
 extern crate self as headrace_gateway;
 
 pub use call_service::GatewayAdmission;
-pub use config::{GatewayConfig, GatewayParts, IdempotencyConfig, Stored, StoredTrace, TraceLookup};
+pub use config::{
+    GatewayConfig, GatewayParts, IdempotencyConfig, MadeReceipt, ReceiptUnavailable, Stored, StoredTrace,
+    TraceLookup,
+};
 pub use gateway::Gateway;

@@ -15,6 +15,7 @@ use headrace_wire::{
 use tokio::time::{Instant, sleep};
 
 use crate::Gateway;
+use crate::config::ReceiptUnavailable;
 use crate::request_context::RequestContext;
 use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
@@ -42,6 +43,8 @@ pub(crate) enum LookUpSubject {
     Model { name: String },
     /// The trace of the request with this id.
     RequestTrace { id: String },
+    /// The receipt of the request with this id.
+    Receipt { id: String },
 }
 
 impl LookUp {
@@ -70,6 +73,7 @@ impl Gateway {
             LookUpSubject::ModelList { query } => self.list_models(&principal, context.dialect, &query),
             LookUpSubject::Model { name } => self.show_model(&principal, context.dialect, &name),
             LookUpSubject::RequestTrace { id } => self.trace_of(&principal, &id).await,
+            LookUpSubject::Receipt { id } => self.receipt_of(&principal, &id).await,
         };
         respond(&context, looked)
     }
@@ -117,8 +121,29 @@ impl Gateway {
 
     /// `GET /v1/requests/ID`: the trace of a request, for its own project only. Foreign and missing ids answer alike.
     async fn trace_of(&self, principal: &Principal, name: &str) -> Looked {
-        let Some(id) = named_request(name) else { return Err(unknown_request()) };
         let Ok(_slot) = self.trace_slots().try_acquire() else { return Err(too_many_look_ups()) };
+        let record = self.record_of(principal, name).await?;
+        Ok(Answer::json(200, self.parts().records.json(&record)))
+    }
+
+    /// `GET /v1/receipts/ID`: the signed receipt of a request, for its own project only.
+    async fn receipt_of(&self, principal: &Principal, name: &str) -> Looked {
+        let Ok(_slot) = self.trace_slots().try_acquire() else { return Err(too_many_look_ups()) };
+        let record = self.record_of(principal, name).await?;
+        match self.parts().records.receipt(record).await {
+            Ok(Some(receipt)) => Ok(Answer::json(200, receipt)),
+            Ok(None) => Err(no_receipt()),
+            Err(ReceiptUnavailable) => Err(Rejection::new(
+                Code::LedgerUnavailable,
+                "The ledger cannot be read now, so that the receipt cannot be made. Try again shortly.",
+            )
+            .retry_after(Duration::from_secs(1))),
+        }
+    }
+
+    /// The record of a request of the caller's project.
+    async fn record_of(&self, principal: &Principal, name: &str) -> Result<Arc<TraceRecord>, Rejection> {
+        let Some(id) = named_request(name) else { return Err(unknown_request()) };
         let records = &self.parts().records;
         let own = |record: &Arc<TraceRecord>| {
             // A shadow copy belongs to the server.
@@ -144,7 +169,7 @@ impl Gateway {
             sleep(RECORD_LOOK_EVERY).await;
             found = recent();
         }
-        found.map(|record| Answer::json(200, records.json(&record))).ok_or_else(unknown_request)
+        found.ok_or_else(unknown_request)
     }
 
     /// Identifies a caller, by its credentials unless it acts for a known principal, and counts the request. The
@@ -220,6 +245,13 @@ fn unknown_request() -> Rejection {
         Code::RequestNotFound,
         "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a \
          bounded time.",
+    )
+}
+
+fn no_receipt() -> Rejection {
+    Rejection::new(
+        Code::ReceiptNotFound,
+        "This request has no receipt: it was refused, failed before any work, or is not settled yet.",
     )
 }
 

@@ -258,6 +258,10 @@ codes! {
         "The id is wrong, belongs to another project, is the id of a `GET` (only calls are traced), or is older than the \
          stored traces. All of these get the same answer. The id of an answer (`chatcmpl-…`, `cmpl-…`, `msg_…`) finds the \
          same trace as the id of its request (`req_…`, header `x-request-id`).";
+    ReceiptNotFound "receipt_not_found" Route (404 NotFound)
+        "The request has no receipt."
+        "Receipts are made for calls that the ledger has settled. A refused call has none, and neither has a call that failed \
+         before any work. The receipt of a call that has just ended is there a moment later.";
     ResponseNotFound "response_not_found" Route (404 NotFound)
         "Your project has no such response."
         "The id is wrong or belongs to another project, or the response was not stored (`store: false`), was deleted, or is \

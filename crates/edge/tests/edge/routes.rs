@@ -17,7 +17,7 @@ async fn every_route_is_denied_unless_it_is_public() {
     let served = serve(config()).await;
     let public: Vec<_> =
         ROUTES.iter().filter(|route| route.access == RouteAccess::Public).map(|r| r.path).collect();
-    assert_eq!(public, ["/", "/healthz", "/readyz"]);
+    assert_eq!(public, ["/", "/.well-known/headrace-receipts.json", "/healthz", "/readyz"]);
     for route in ROUTES {
         let path = route.path.replace("{*name}", "a/b").replace("{id}", "req_1");
         for method in route.methods.split(", ") {

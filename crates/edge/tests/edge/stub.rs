@@ -318,6 +318,7 @@ impl CallService for Stub {
             }
             RequestTarget::Model { dialect, name } => whole(200, format!("\"model {name} {dialect:?}\"")),
             RequestTarget::RequestTrace { id } => whole(200, format!("\"request {id}\"")),
+            RequestTarget::Receipt { id } => whole(200, format!("\"receipt {id}\"")),
             RequestTarget::SocketHandshake | RequestTarget::KeyCheck => panic!("it is not served"),
         }
     }

@@ -95,6 +95,14 @@ causes! {
         "there is no tier `basic`" "headrace tiers list, or headrace tiers create NAME";
     TierInUse Asker "The tier is still assigned to an organisation, a project or a key, perhaps a revoked one."
         "tier `basic` is assigned to project `red`, and cannot be removed before it is assigned to none" "headrace tiers unassign";
+    UnknownInvoice Asker "A misspelt number, or the number of a credit note of another series."
+        "there is no invoice `INV-12`" "headrace invoices list";
+    InvoiceExists Asker "The invoice was made before, perhaps at another gateway."
+        "INV-12 is the invoice of `acme` for 2026-11, and never changes" "headrace invoices show INV-12";
+    MonthOpen Asker "The month has not ended in the time zone of the organisation."
+        "2026-11 is not over in Europe/Berlin: nothing more may be charged to it" "headrace invoices draft";
+    UnknownWebhook Asker "A misspelt name, or a webhook that is not in the settings."
+        "there is no webhook `ops`" "headrace webhooks list";
     UnknownBudget Asker "A misspelt name, or a budget that was removed."
         "no budget daily: `headrace budgets list` shows all" "headrace budgets list";
     OlderGateway Owner "A rolling update that has not reached all gateways, or a gateway that was forgotten."

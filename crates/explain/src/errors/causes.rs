@@ -161,6 +161,8 @@ causes! {
         "The calls of organisation `acme` may be worked on in eu, and `best` is offered in us only." "model";
     RequestNotFound Caller "The id of a `GET`, which is not traced, the id of another project's request, or an id older than the stored traces."
         "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a bounded time.";
+    ReceiptNotFound Caller "The call was refused, or failed before any work."
+        "This request has no receipt: it was refused, failed before any work, or is not settled yet.";
     ResponseNotFound Caller "`store: false`, or an id of another project."
         "There is no such response for your project. Those with `store: true` are kept for a bounded time.";
     PreviousResponseNotFound Caller "The previous response was not stored, or still runs in the background."
