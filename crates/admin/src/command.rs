@@ -14,9 +14,11 @@ use crate::account_act::{AccountAct, AccountReply};
 use crate::budget_act::{BudgetAct, BudgetAlertView, BudgetRuleView};
 use crate::credit_view::CreditView;
 use crate::gateway_view::GatewayView;
+use crate::invoice_act::{InvoiceAct, InvoiceReply};
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 use crate::secret_text::SecretText;
 use crate::tier_act::TierAct;
+use crate::webhook_act::{WebhookAct, WebhookReply};
 
 /// A command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +141,18 @@ pub enum AdminCommand {
         id: KeyId,
         /// For how many seconds the secret before it stays valid.
         overlap_seconds: u64,
+    },
+    /// Makes another key that signs receipts.
+    RotateReceiptKey,
+    /// Computes, numbers, lists or shows invoices.
+    Invoices {
+        /// The act.
+        act: InvoiceAct,
+    },
+    /// Lists, tests or resumes endpoints that receive events.
+    Webhooks {
+        /// The act.
+        act: WebhookAct,
     },
     /// Lists, sets, raises or removes budget rules, or lists alerts.
     Budgets {
@@ -289,6 +303,15 @@ pub enum AdminReply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
     },
+    /// Another key signs receipts from now on.
+    ReceiptKeyRotated {
+        /// The id of the key.
+        id: String,
+    },
+    /// The reply to a command about invoices.
+    Invoices(InvoiceReply),
+    /// The reply to a command about endpoints that receive events.
+    Webhooks(WebhookReply),
     /// Budget rules with their use, by name.
     Budgets(Vec<BudgetRuleView>),
     /// Alerts, newest first.

@@ -8,12 +8,18 @@ pub mod control;
 mod credit_view;
 mod error;
 mod gateway_view;
+mod invoice;
+mod invoice_act;
+mod invoice_amounts;
+mod invoice_settings;
+mod invoice_text;
 mod lent;
 mod lock;
 mod places;
 mod secret_text;
 mod service;
 mod tier_act;
+mod webhook_act;
 
 pub use account_act::{AccountAct, AccountReply, GroupMapping, ListedAccounts, UserChange};
 pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
@@ -21,13 +27,20 @@ pub use command::{AdminCommand, AdminReply, AuditView, GrantView, ServerStatus, 
 pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use gateway_view::GatewayView;
+pub use invoice::{
+    Invoice, InvoiceDays, InvoiceLedger, InvoiceLine, InvoiceState, InvoiceTax, InvoiceTotals, PriceVersion,
+};
+pub use invoice_act::{InvoiceAct, InvoiceReply, InvoiceSource, InvoiceSummary, PriceFinder, PriceVersions};
+pub use invoice_amounts::Cents;
+pub use invoice_settings::{InvoiceBuyer, InvoiceParty, InvoiceSettings, TaxRate};
 pub use lock::{DataDirLock, LockError};
 pub use places::{
     CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
 pub use secret_text::SecretText;
 pub use service::{
-    AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, RecentSource, ReloadSource,
-    RouteSource, StatusSource, UpstreamSource,
+    AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, ReceiptKeySource,
+    RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
 };
 pub use tier_act::TierAct;
+pub use webhook_act::{DeliveryView, WebhookAct, WebhookReply, WebhookSource, WebhookView};

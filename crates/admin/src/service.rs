@@ -17,9 +17,11 @@ use parking_lot::Mutex;
 use crate::command::{AdminCommand, AdminReply, AuditView, ServerStatus};
 use crate::credit_view::CreditView;
 use crate::error::AdminError;
+use crate::invoice_act::InvoiceSource;
 use crate::lent::Lent;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 use crate::secret_text::SecretText;
+use crate::webhook_act::WebhookSource;
 
 /// Maximum number of audit rows in one reply.
 const MAX_AUDIT_ROWS: u32 = 1_000;
@@ -62,6 +64,9 @@ pub type UpstreamSource =
 pub type RouteSource =
     Box<dyn Fn(Option<&ModelName>) -> Result<(Vec<ModelName>, Vec<RouteView>), AdminError> + Send + Sync>;
 
+/// Makes another key that signs receipts, and returns its id. Blocks.
+pub type ReceiptKeySource = Box<dyn Fn() -> Result<String, AdminError> + Send + Sync>;
+
 /// Executes the commands of operators.
 pub struct AdminService {
     directory: Arc<Directory>,
@@ -78,6 +83,11 @@ pub struct AdminService {
     upstreams: Option<UpstreamSource>,
     /// `None` if no server runs.
     routes: Option<RouteSource>,
+    /// `None` if no server runs.
+    receipt_keys: Option<ReceiptKeySource>,
+    /// `None` if no server runs, or no endpoint is configured.
+    webhooks: Option<WebhookSource>,
+    invoices: InvoiceSource,
     operators: Option<Arc<Operators>>,
     /// `None` if no server runs.
     links: Option<LinkSource>,
@@ -110,6 +120,9 @@ impl AdminService {
             reload: None,
             upstreams: None,
             routes: None,
+            receipt_keys: None,
+            webhooks: None,
+            invoices: InvoiceSource::default(),
             operators: None,
             links: None,
             money: Mutex::new(()),
@@ -135,6 +148,21 @@ impl AdminService {
     /// Adds the upstreams of a running server.
     pub fn with_upstreams(self, upstreams: UpstreamSource) -> Self {
         Self { upstreams: Some(upstreams), ..self }
+    }
+
+    /// Adds the keys that sign the receipts of a running server.
+    pub fn with_receipt_keys(self, keys: ReceiptKeySource) -> Self {
+        Self { receipt_keys: Some(keys), ..self }
+    }
+
+    /// Adds the endpoints that receive the events of a running server.
+    pub fn with_webhooks(self, webhooks: Option<WebhookSource>) -> Self {
+        Self { webhooks, ..self }
+    }
+
+    /// Adds what invoices take from the settings.
+    pub fn with_invoices(self, invoices: InvoiceSource) -> Self {
+        Self { invoices, ..self }
     }
 
     /// Adds the routes of a running server.
@@ -221,6 +249,9 @@ impl AdminService {
                 None => Err(not_running()),
             },
             AdminCommand::Reload => self.read_again(actor, now),
+            AdminCommand::RotateReceiptKey => self.rotate_receipt_key(actor, now),
+            AdminCommand::Invoices { act } => self.invoices(act, actor, now),
+            AdminCommand::Webhooks { act } => self.webhooks(act, actor, now),
             AdminCommand::Upstreams { act } => self.upstreams(act, actor, now),
             AdminCommand::Routes { resume } => self.routes(resume.as_ref(), actor, now),
             command @ AdminCommand::CreateKey { .. } => self.create_key(command, actor, now),
@@ -503,13 +534,17 @@ fn unexpected(receipt: &Receipt) -> AdminError {
 mod accounts;
 mod budgets;
 mod gateways;
+mod invoices;
 mod lend;
 mod money;
 mod operators;
+mod outgoing;
 mod tiers;
 
 pub use money::Grant;
 pub use operators::LinkSource;
 
+#[cfg(test)]
+mod invoice_tests;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,309 @@
+//! Invoices as data: lines from the ledger, one line that rounds to cents, taxes and totals. The same charges and settings
+//! always give the same invoice. Must not know how an invoice is stored or shown.
+//!
+//! Fields follow EN 16931: a line's net amount is BT-131, the price for the base quantity BT-146 and BT-149, the sum of the
+//! lines BT-106, the tax BT-110, the total with tax BT-112, what was paid BT-113, the rounding amount BT-114 and what is due
+//! BT-115.
+
+use headrace_domain::{NanoDollars, OrgId};
+use headrace_ledger::{ChargeGroup, OrgCharges};
+use serde::{Deserialize, Serialize};
+
+use crate::invoice_amounts::{Cents, decimal, round};
+use crate::invoice_settings::{InvoiceParty, InvoiceSettings, TaxRate};
+
+/// The tokens that a price is for.
+const BASE_QUANTITY: u64 = 1_000_000;
+/// The type of a commercial invoice (UNTDID 1001, BT-3).
+const INVOICE_TYPE: u32 = 380;
+
+/// The version of a price: the table of the settings that has it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PriceVersion {
+    /// The first day on which it applies. `None` if it always did.
+    pub from: Option<String>,
+    /// The service tier. `None` for the standard one.
+    pub tier: Option<String>,
+    /// The tier whose holders have it. `None` for all callers.
+    pub holder_tier: Option<String>,
+}
+
+/// Whether an invoice can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InvoiceState {
+    /// It is computed anew each time.
+    Draft,
+    /// It has a number and never changes.
+    Final,
+}
+
+/// A line of an invoice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvoiceLine {
+    /// Its number on the invoice, from 1 (BT-126).
+    pub id: u32,
+    /// The project.
+    pub project: String,
+    /// The model. `None` on a line for what was not charged.
+    pub model: Option<String>,
+    /// The class of tokens, or `not_charged`.
+    pub class: String,
+    /// The number of tokens (BT-129).
+    pub quantity: u64,
+    /// The price of `base_quantity` tokens in dollars (BT-146).
+    #[serde(with = "decimal::nanos")]
+    pub unit_price: NanoDollars,
+    /// The tokens that the price is for (BT-149).
+    pub base_quantity: u64,
+    /// The version of the price, if the settings still have it.
+    pub price: Option<PriceVersion>,
+    /// The amount that the ledger has, in dollars.
+    #[serde(with = "decimal::nanos")]
+    pub amount: NanoDollars,
+    /// The amount in whole cents (BT-131).
+    #[serde(with = "decimal::cents")]
+    pub net: Cents,
+}
+
+/// The tax of one category (BG-23).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvoiceTax {
+    /// The category (BT-118).
+    pub category: String,
+    /// The rate in percent (BT-119).
+    pub percent: String,
+    /// The taxed amount (BT-116).
+    #[serde(with = "decimal::cents")]
+    pub base: Cents,
+    /// The tax (BT-117).
+    #[serde(with = "decimal::cents")]
+    pub amount: Cents,
+}
+
+/// The totals of an invoice.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvoiceTotals {
+    /// The sum of the lines' exact amounts: what the ledger charged.
+    #[serde(with = "decimal::nanos")]
+    pub charged: NanoDollars,
+    /// The line *rounding to cents*: what the total in cents has more or less than `charged`.
+    #[serde(with = "decimal::nanos")]
+    pub rounding_to_cents: NanoDollars,
+    /// `charged` and `rounding_to_cents` together.
+    #[serde(with = "decimal::cents")]
+    pub charged_cents: Cents,
+    /// The sum of the lines' net amounts (BT-106, BT-109).
+    #[serde(with = "decimal::cents")]
+    pub net: Cents,
+    /// The tax (BT-110).
+    #[serde(with = "decimal::cents")]
+    pub tax: Cents,
+    /// With tax (BT-112).
+    #[serde(with = "decimal::cents")]
+    pub gross: Cents,
+    /// What the balance has paid already (BT-113).
+    #[serde(with = "decimal::cents")]
+    pub paid: Cents,
+    /// The difference between `charged_cents` and `net` (BT-114).
+    #[serde(with = "decimal::cents")]
+    pub rounding: Cents,
+    /// What is due (BT-115).
+    #[serde(with = "decimal::cents")]
+    pub due: Cents,
+}
+
+/// Where the ledger has the charges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InvoiceLedger {
+    /// The number of settled calls.
+    pub calls: u64,
+    /// The number of the last row that was read.
+    pub last_row: u64,
+    /// The checksum of that row, in hexadecimal.
+    pub checksum: String,
+}
+
+/// An invoice. See the top of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invoice {
+    /// Series and number, such as `INV-12` (BT-1). `None` for a draft.
+    pub number: Option<String>,
+    /// Whether it can change.
+    pub state: InvoiceState,
+    /// The type (BT-3).
+    #[serde(rename = "type")]
+    pub kind: u32,
+    /// The organisation.
+    pub org: String,
+    /// The month, such as `2026-11`.
+    pub month: String,
+    /// The time zone of the month.
+    pub zone: String,
+    /// The first day (BT-73).
+    pub from: String,
+    /// The last day (BT-74).
+    pub to: String,
+    /// The day of issue (BT-2).
+    pub issued: String,
+    /// The day on which it is due (BT-9).
+    pub due_date: String,
+    /// The currency (BT-5).
+    pub currency: String,
+    /// The seller (BG-4). Without a name if the settings have none.
+    pub seller: InvoiceParty,
+    /// The buyer (BG-7).
+    pub buyer: InvoiceParty,
+    /// The buyer's reference (BT-10).
+    pub buyer_reference: Option<String>,
+    /// The lines, by project, model, class and price (BG-25).
+    pub lines: Vec<InvoiceLine>,
+    /// The taxes, by category.
+    pub taxes: Vec<InvoiceTax>,
+    /// The totals (BG-22).
+    pub totals: InvoiceTotals,
+    /// A text for the reader (BT-22).
+    pub note: Option<String>,
+    /// Where the ledger has the charges.
+    pub ledger: InvoiceLedger,
+}
+
+/// The days of an invoice, each as `2026-11-30`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvoiceDays {
+    /// The first day of the month.
+    pub from: String,
+    /// The last day of the month.
+    pub to: String,
+    /// The day of issue.
+    pub issued: String,
+    /// The day on which it is due.
+    pub due: String,
+}
+
+impl Invoice {
+    /// Computes the invoice of an organisation for a month, as a draft. `version` finds the version of a price.
+    ///
+    /// # Errors
+    /// Returns an error if a sum does not fit.
+    pub fn draft(
+        settings: &InvoiceSettings,
+        (org, month): (&OrgId, &str),
+        days: InvoiceDays,
+        charges: &OrgCharges,
+        version: &dyn Fn(&ChargeGroup) -> Option<PriceVersion>,
+    ) -> Result<Self, AmountOverflow> {
+        let buyer = settings.buyers.get(org).cloned().unwrap_or_default();
+        let mut party = buyer.party;
+        if party.name.is_empty() {
+            party.name = org.to_string();
+        }
+        let tax = buyer.tax.as_ref().unwrap_or(&settings.tax);
+        let lines = lines(charges, version)?;
+        let (totals, taxes) = totals(&lines, charges.charged, tax)?;
+        Ok(Self {
+            number: None,
+            state: InvoiceState::Draft,
+            kind: INVOICE_TYPE,
+            org: org.to_string(),
+            month: month.to_owned(),
+            zone: settings.zone_of(org).to_owned(),
+            from: days.from,
+            to: days.to,
+            issued: days.issued,
+            due_date: days.due,
+            currency: "USD".to_owned(),
+            seller: settings.seller.clone().unwrap_or_default(),
+            buyer: party,
+            buyer_reference: buyer.reference,
+            lines,
+            taxes,
+            totals,
+            note: settings.note.clone(),
+            ledger: InvoiceLedger {
+                calls: charges.calls,
+                last_row: charges.last_row,
+                checksum: charges.last_checksum.iter().map(|byte| format!("{byte:02x}")).collect(),
+            },
+        })
+    }
+
+    /// The same invoice with its number. It never changes afterwards.
+    #[must_use]
+    pub fn with_number(&self, number: String) -> Self {
+        Self { number: Some(number), state: InvoiceState::Final, ..self.clone() }
+    }
+}
+
+/// A sum does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AmountOverflow;
+
+fn lines(
+    charges: &OrgCharges,
+    version: &dyn Fn(&ChargeGroup) -> Option<PriceVersion>,
+) -> Result<Vec<InvoiceLine>, AmountOverflow> {
+    let mut lines = Vec::with_capacity(charges.lines.len().saturating_add(charges.not_charged.len()));
+    let mut ids = 1_u32..;
+    for (group, (tokens, amount)) in &charges.lines {
+        lines.push(InvoiceLine {
+            id: ids.next().ok_or(AmountOverflow)?,
+            project: group.project.to_string(),
+            model: Some(group.model.to_string()),
+            class: group.class().name().to_owned(),
+            quantity: *tokens,
+            unit_price: NanoDollars::new(group.price.get()),
+            base_quantity: BASE_QUANTITY,
+            price: version(group),
+            amount: *amount,
+            net: round(*amount),
+        });
+    }
+    for (project, amount) in &charges.not_charged {
+        lines.push(InvoiceLine {
+            id: ids.next().ok_or(AmountOverflow)?,
+            project: project.to_string(),
+            model: None,
+            class: "not_charged".to_owned(),
+            quantity: 1,
+            unit_price: *amount,
+            base_quantity: 1,
+            price: None,
+            amount: *amount,
+            net: round(*amount),
+        });
+    }
+    Ok(lines)
+}
+
+fn totals(
+    lines: &[InvoiceLine],
+    charged: NanoDollars,
+    tax: &TaxRate,
+) -> Result<(InvoiceTotals, Vec<InvoiceTax>), AmountOverflow> {
+    let overflow = |_| AmountOverflow;
+    let charged_cents = round(charged);
+    let rounding_to_cents =
+        charged_cents.nanos().ok_or(AmountOverflow)?.checked_sub(charged).map_err(overflow)?;
+    let net = lines.iter().try_fold(Cents(0), |sum, line| sum.plus(line.net)).ok_or(AmountOverflow)?;
+    let amount = net.times_basis_points(tax.basis_points).ok_or(AmountOverflow)?;
+    let gross = net.plus(amount).ok_or(AmountOverflow)?;
+    let rounding = charged_cents.minus(net).ok_or(AmountOverflow)?;
+    // The ledger took the charges from the balance.
+    let paid = charged_cents;
+    let due = gross.minus(paid).and_then(|due| due.plus(rounding)).ok_or(AmountOverflow)?;
+    let taxes =
+        vec![InvoiceTax { category: tax.category.clone(), percent: tax.percent(), base: net, amount }];
+    let totals = InvoiceTotals {
+        charged,
+        rounding_to_cents,
+        charged_cents,
+        net,
+        tax: amount,
+        gross,
+        paid,
+        rounding,
+        due,
+    };
+    Ok((totals, taxes))
+}

@@ -1,0 +1,169 @@
+//! Invoices: computed from the journal as drafts, and numbered once when their month is over. The number, the text and the
+//! row of the audit log are one transaction.
+
+use std::time::Duration;
+
+use headrace_domain::{AdminCode, OrgId, UnixNanos};
+use headrace_identity::{IdentityError, NewDocument, NumberedDocument, StoreError};
+use headrace_ledger::{WindowBounds, charges_of, local_date, month_bounds};
+
+use super::AdminService;
+use crate::command::AdminReply;
+use crate::error::AdminError;
+use crate::invoice::{Invoice, InvoiceDays};
+use crate::invoice_act::{InvoiceAct, InvoiceReply, InvoiceSummary};
+use crate::invoice_settings::InvoiceSettings;
+
+/// The kind of invoices among numbered documents.
+const INVOICE: &str = "invoice";
+/// Time after the end of a month at which it is over even if the ledger has had no transaction since. The clock of a
+/// database may be behind this machine's by less.
+const SETTLED_AFTER: Duration = Duration::from_secs(600);
+
+impl AdminService {
+    pub(super) fn invoices(
+        &self,
+        act: InvoiceAct,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<AdminReply, AdminError> {
+        let reply = match act {
+            InvoiceAct::Draft { org, month } => {
+                let settings = (self.invoices.settings)();
+                let (invoice, _) = self.draft(&settings, &org, &month, now)?;
+                InvoiceReply::Invoice(Box::new(invoice))
+            }
+            InvoiceAct::Final { org, month } => {
+                InvoiceReply::Invoice(Box::new(self.finish(&org, &month, actor, now)?))
+            }
+            InvoiceAct::List { org } => {
+                let all = self.directory.documents()?;
+                let own = all.iter().filter(|document| org.as_ref().is_none_or(|org| document.org == *org));
+                InvoiceReply::Invoices(own.map(summary).collect::<Result<_, _>>()?)
+            }
+            InvoiceAct::Show { number } => {
+                let unknown = || {
+                    let message = format!("there is no invoice `{number}`");
+                    AdminError::new(AdminCode::UnknownInvoice, message, "headrace invoices list")
+                };
+                let (series, digits) = number.rsplit_once('-').ok_or_else(unknown)?;
+                let digits = digits.parse().map_err(|_| unknown())?;
+                let document = self.directory.document(series, digits)?.ok_or_else(unknown)?;
+                InvoiceReply::Invoice(Box::new(parsed(&document)?))
+            }
+        };
+        Ok(AdminReply::Invoices(reply))
+    }
+
+    /// Computes the invoice of a month, with the bounds of the month.
+    fn draft(
+        &self,
+        settings: &InvoiceSettings,
+        org: &OrgId,
+        month: &str,
+        now: UnixNanos,
+    ) -> Result<(Invoice, WindowBounds), AdminError> {
+        if self.directory.org(org).is_none() {
+            return Err(IdentityError::UnknownOrg(org.clone()).into());
+        }
+        let zone = settings.zone_of(org);
+        let period = month_bounds(month, zone).ok_or_else(|| {
+            let message = format!("`month` must be a month such as 2026-11, not `{month}`");
+            AdminError::new(AdminCode::Invalid, message, "headrace invoices --help")
+        })?;
+        // An empty batch reads what other gateways wrote.
+        let _ = self.ledger.transact(Vec::new(), now).durable.wait();
+        let charges = charges_of(self.ledger.history(), org, period).map_err(|error| {
+            AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), "headrace ledger verify")
+        })?;
+        let due = now.after(Duration::from_secs(u64::from(settings.due_days).saturating_mul(86_400)));
+        let day = |time| local_date(time, zone).unwrap_or_default();
+        let days = InvoiceDays {
+            from: day(period.start),
+            to: day(UnixNanos::new(period.end.get().saturating_sub(1))),
+            issued: day(now),
+            due: day(due),
+        };
+        let versions = (self.invoices.versions)();
+        let invoice = Invoice::draft(settings, (org, month), days, &charges, &*versions);
+        let invoice = invoice.map_err(|_| {
+            AdminError::new(AdminCode::Invalid, "the sums of the invoice do not fit 64 bits", "")
+        })?;
+        Ok((invoice, period))
+    }
+
+    fn finish(&self, org: &OrgId, month: &str, actor: &str, now: UnixNanos) -> Result<Invoice, AdminError> {
+        let settings = (self.invoices.settings)();
+        if settings.seller.is_none() {
+            let message = "an invoice needs a seller: set invoices.seller_name";
+            return Err(AdminError::new(AdminCode::Invalid, message, "docs/recipes/monthly-invoices.md"));
+        }
+        let _one_at_a_time = self.money.lock();
+        self.refuse_existing(org, month)?;
+        let (draft, period) = self.draft(&settings, org, month, now)?;
+        let over = period.end.after(SETTLED_AFTER);
+        if self.ledger.time() < period.end && now < over {
+            let message = format!("{month} is not over in {}: nothing more may be charged to it", draft.zone);
+            return Err(AdminError::new(AdminCode::MonthOpen, message, "headrace invoices draft"));
+        }
+        let new = NewDocument {
+            series: settings.series.clone(),
+            kind: INVOICE.to_owned(),
+            org: org.clone(),
+            period: month.to_owned(),
+            about: String::new(),
+            created: now,
+            actor: actor.to_owned(),
+        };
+        let name = |number: u64| format!("{}-{number}", settings.series);
+        let write = |number: u64| {
+            // The fields have no maps with other keys than text, so that this cannot fail.
+            serde_json::to_string(&draft.with_number(name(number))).unwrap_or_default()
+        };
+        match self.directory.number_document(&new, &write) {
+            Ok(document) => parsed(&document),
+            Err(IdentityError::Store(StoreError::Duplicate { .. })) => {
+                // Another gateway was faster.
+                self.refuse_existing(org, month)?;
+                Err(AdminError::new(AdminCode::InvoiceExists, "the invoice exists", "headrace invoices list"))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Refuses a month that has its invoice.
+    fn refuse_existing(&self, org: &OrgId, month: &str) -> Result<(), AdminError> {
+        let all = self.directory.documents()?;
+        let is_it =
+            |other: &&NumberedDocument| other.kind == INVOICE && other.org == *org && other.period == month;
+        let Some(found) = all.iter().find(is_it) else { return Ok(()) };
+        let name = format!("{}-{}", found.series, found.number);
+        let message = format!("{name} is the invoice of `{org}` for {month}, and never changes");
+        Err(AdminError::new(AdminCode::InvoiceExists, message, format!("headrace invoices show {name}")))
+    }
+}
+
+fn parsed(document: &NumberedDocument) -> Result<Invoice, AdminError> {
+    serde_json::from_str(&document.text).map_err(|error| {
+        let message = format!("{}-{} cannot be read: {error}", document.series, document.number);
+        AdminError::new(
+            AdminCode::StoreFailed,
+            message,
+            "use the version of Headrace that made it, or a newer one",
+        )
+    })
+}
+
+fn summary(document: &NumberedDocument) -> Result<InvoiceSummary, AdminError> {
+    let invoice = parsed(document)?;
+    Ok(InvoiceSummary {
+        number: format!("{}-{}", document.series, document.number),
+        kind: document.kind.clone(),
+        org: document.org.clone(),
+        month: document.period.clone(),
+        created: document.created,
+        hash: document.hash.iter().map(|byte| format!("{byte:02x}")).collect(),
+        charged: invoice.totals.charged_cents.to_string(),
+        due: invoice.totals.due.to_string(),
+    })
+}
