@@ -4,8 +4,8 @@
 use headrace_edge::AddressHeader;
 
 use super::field::{SettingField, field, joined};
-use super::limit_source;
 use super::value::SettingKind;
+use super::{billing_fields, limit_source};
 
 /// Names of settings that are read one by one.
 pub(super) const SIGN_IN: &str = "admin.sign_in";
@@ -16,8 +16,10 @@ pub(super) const CLIENT_CA: &str = "server.client_ca";
 pub(super) const CLIENT_CERTIFICATES: &str = "server.client_certificates";
 pub(super) const CLIENT_CRL: &str = "server.client_crl";
 
-/// The settings of access, and of a server that counts limits.
+/// The settings of access, of a server that counts limits, and of billing.
 pub(super) const FIELDS: &[SettingField] =
+    &joined::<{ WITH_LIMITS.len() + billing_fields::FIELDS.len() }>(WITH_LIMITS, billing_fields::FIELDS);
+const WITH_LIMITS: &[SettingField] =
     &joined::<{ OWN.len() + limit_source::FIELDS.len() }>(OWN, limit_source::FIELDS);
 
 const OWN: &[SettingField] = &[

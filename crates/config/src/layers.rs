@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::fields::{FIELDS, SettingField, find};
 use super::otel::{self, OtelVariable};
 use super::value::ParsedValue;
-use super::variables::{KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX};
+use super::variables::{KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX, WEBHOOK_PREFIX};
 
 /// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,9 +140,10 @@ impl SettingLayers {
             }
         }
         for (name, text) in variables {
-            // Keys of upstreams are secrets, not settings.
-            let is_key =
-                name.starts_with(KEY_PREFIX) && (name.ends_with(KEY_SUFFIX) || name.ends_with(SECRET_SUFFIX));
+            // Keys of upstreams and secrets of webhooks are no settings.
+            let is_key = (name.starts_with(KEY_PREFIX)
+                && (name.ends_with(KEY_SUFFIX) || name.ends_with(SECRET_SUFFIX)))
+                || (name.starts_with(WEBHOOK_PREFIX) && name.ends_with(SECRET_SUFFIX));
             if !name.starts_with("HEADRACE_") || is_key {
                 continue;
             }

@@ -4,6 +4,7 @@
 mod access_fields;
 pub mod admin;
 pub mod arithmetic;
+mod billing_fields;
 mod budgets;
 pub mod ca;
 mod command_settings;
@@ -12,6 +13,7 @@ mod field;
 pub mod fields;
 mod identity;
 mod judges;
+mod invoices;
 pub mod key_text;
 mod kinds;
 pub mod layers;
@@ -43,6 +45,7 @@ mod thinking;
 pub mod upstreams;
 pub mod value;
 pub mod variables;
+pub mod webhooks;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -112,6 +115,8 @@ impl ServerSettings {
             limit_server: read.limit_server(),
             issuers: read.issuers(),
             budgets: read.budgets(),
+            webhooks: read.webhooks(),
+            invoices: read.invoices(),
             certificates: read.certificates(),
             rules: read.rules(),
             gateway: read.gateway(),

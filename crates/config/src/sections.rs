@@ -26,6 +26,11 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "Budgets by window: one `[[budgets]]` table per budget. `headrace budgets` shows their use, and sets further ones",
     ),
     (
+        "webhooks",
+        "Endpoints that receive alerts and other events: one `[[webhooks]]` table per endpoint. `headrace webhooks` shows their state",
+    ),
+    ("invoices", "Invoices for organisations by month. See [monthly invoices](recipes/monthly-invoices.md)"),
+    (
         "costs",
         "Charges of upstreams: one `[[costs]]` table per upstream, model and date. Only operators see costs. A missing cost is unknown, never 0",
     ),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_admin::DefaultLimits;
+use headrace_admin::{DefaultLimits, InvoiceSettings};
 use headrace_catalog::{
     ControlTokenPolicy, ModelPolicy, NameRules, OffForm, PastAnswers, ThinkingPolicy, ToolsOrder,
 };
@@ -32,6 +32,7 @@ use crate::layers::SettingProblem;
 use crate::limit_source::LimitServerSettings;
 use crate::relayed::{RelayedConfig, UpstreamConfig};
 use crate::storage::StorageSettings;
+use crate::webhooks::WebhookEndpoint;
 
 /// Most tokens of one sequence in a step if the settings do not say it.
 pub fn usual_chunk() -> usize {
@@ -48,6 +49,10 @@ pub struct ServerSettings {
     pub admin: AdminSettings,
     /// Budget rules.
     pub budgets: Vec<BudgetRule>,
+    /// What invoices have besides charges.
+    pub invoices: InvoiceSettings,
+    /// Endpoints that receive events.
+    pub webhooks: Vec<WebhookEndpoint>,
     /// Models that engines in this process serve.
     pub models: Vec<ModelConfig>,
     /// Models that upstreams answer for.

@@ -7,6 +7,8 @@ pub(crate) const KEY_PREFIX: &str = "HEADRACE_UPSTREAM_";
 pub(crate) const KEY_SUFFIX: &str = "_KEY";
 /// End of the variable that may hold the worker secret for an upstream: `HEADRACE_UPSTREAM_NAME_SECRET`.
 pub(crate) const SECRET_SUFFIX: &str = "_SECRET";
+/// Start of the variable that may hold an endpoint's secret: `HEADRACE_WEBHOOK_NAME_SECRET`.
+pub(crate) const WEBHOOK_PREFIX: &str = "HEADRACE_WEBHOOK_";
 /// The variable that may hold the secret of this server's own worker protocol.
 pub(crate) const WORKER_SECRET: &str = "HEADRACE_WORKER_SECRET";
 
