@@ -22,8 +22,9 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    accounts, budgets, document, events, gateway_list, gateways, money, operators, places, playground,
-    requests, scim_credentials, served, server, session, sign_in, tiers, words,
+    accounts, budgets, document, events, gateway_list, gateways, invoices, money, operators, places,
+    playground, receipt_keys, requests, scim_credentials, served, server, session, sign_in, tiers, webhooks,
+    words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
@@ -108,6 +109,16 @@ fn routes() -> RouteList {
         .delete("/budgets/{id}", BILLING, "Remove a budget rule", budgets::remove)
         .post("/budgets/{id}/raise", BILLING, "Raise the limit of a budget rule for a time", budgets::raise)
         .get("/budget-alerts", BILLING, "The newest alerts of budget rules, at most 1,000", budgets::alerts)
+        .get("/invoices", BILLING, "Final invoices, by number", invoices::list)
+        .post("/invoices", BILLING, "Give the invoice of a month that is over its number; it never changes", invoices::finish)
+        .get("/invoice-draft", BILLING, "The invoice of an organisation for a month, as it is now", invoices::draft)
+        .get("/invoices/{id}", BILLING, "A final invoice", invoices::one)
+        .get("/invoices/{id}/csv", BILLING, "A final invoice as comma-separated values", invoices::csv)
+        .get("/invoices/{id}/html", BILLING, "A final invoice as a page to print", invoices::html)
+        .get("/webhooks", BILLING, "Endpoints that receive events, with their last result", webhooks::list)
+        .get("/webhook-deliveries", BILLING, "The newest deliveries of events, at most 200", webhooks::deliveries)
+        .post("/webhooks/{id}/test", ADMINS, "Send a test event to an endpoint now", webhooks::test)
+        .post("/webhooks/{id}/resume", ADMINS, "Send events again to an endpoint that answered 410", webhooks::resume)
         .get("/ledger/totals", BILLING, "Totals of the ledger", money::totals)
         .post("/ledger/verify", BILLING, "Check every invariant of the ledger", money::verify)
         .post(
@@ -158,6 +169,8 @@ fn routes() -> RouteList {
         .get("/requests/{id}/explain", VIEWERS, "Explanation of a call's time and cost, in words", requests::explain)
         .get("/requests/{id}/beside", VIEWERS, "Concurrent work of a call: what ran in the same engine steps", requests::beside)
         .get("/requests/{id}/cost", VIEWERS, "Cost of a call, by term", requests::cost)
+        .get("/requests/{id}/receipt", VIEWERS, "Signed receipt of a call", requests::receipt)
+        .post("/receipt-keys/rotate", OWNERS, "Make another key that signs receipts; older receipts stay valid", receipt_keys::rotate)
         .get("/usage", VIEWERS, "Usage by caller and time", requests::usage)
         .get("/statement", BILLING, "Statement of a project for one month", requests::statement)
         .get("/cache", VIEWERS, "Prefix cache hit rates, and reasons for misses", requests::cache)

@@ -387,12 +387,15 @@ pub enum CallView {
     Beside,
     /// Its cost, term by term.
     Cost,
+    /// Its signed receipt. `None` if the ledger has not settled the call.
+    Receipt,
     /// The stored record, for another gateway.
     Record,
 }
 
 impl CallView {
-    pub(crate) const ALL: [Self; 5] = [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Record];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Receipt, Self::Record];
 
     /// The name between gateways.
     pub(crate) const fn name(self) -> &'static str {
@@ -401,6 +404,7 @@ impl CallView {
             Self::Explain => "explain",
             Self::Beside => "beside",
             Self::Cost => "cost",
+            Self::Receipt => "receipt",
             Self::Record => "record",
         }
     }

@@ -15,6 +15,7 @@ pub(crate) mod batches;
 pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod inspection;
+pub(crate) mod invoices;
 
 mod errors;
 mod groups;
@@ -28,6 +29,7 @@ pub(crate) mod tiers;
 
 pub(crate) mod ping;
 pub(crate) mod places;
+pub(crate) mod receipts;
 pub(crate) mod requests;
 pub(crate) mod secrets;
 pub(crate) mod transfer;
@@ -36,6 +38,7 @@ mod shared;
 pub(crate) mod shells;
 pub(crate) mod upstreams;
 pub(crate) mod usage;
+pub(crate) mod webhooks;
 
 pub(crate) use errors::ErrorsArgs;
 pub(crate) use shared::ServerArgs;
@@ -101,12 +104,18 @@ pub(crate) enum ProgramCommand {
     Budget(budgets::BudgetArgs),
     /// Budgets by hour, day, week and month, with alerts
     Budgets(budgets::BudgetsArgs),
+    /// Invoices by month: draft, final, list, export
+    Invoices(invoices::InvoicesArgs),
+    /// Endpoints that receive alerts: list, test
+    Webhooks(webhooks::WebhooksArgs),
     /// The ledger: check it, open missing accounts, set its clock
     Ledger(LedgerArgs),
     /// Show where the time and the money of a call went
     Trace(TraceArgs),
     /// Explain an error code: its meaning, cause and remedy
     Errors(ErrorsArgs),
+    /// Signed receipts of calls: make, verify, rotate the key
+    Receipt(receipts::ReceiptArgs),
     /// Find calls by time, caller, model, outcome, cost or text
     ///
     /// Other filters: stage, duration and refusal text.

@@ -10,6 +10,7 @@ pub(crate) mod chat;
 mod counterfactual;
 pub(crate) mod errors;
 pub(crate) mod inspection;
+pub(crate) mod invoices;
 pub(crate) mod keys;
 mod look;
 pub(crate) mod margin;
@@ -19,6 +20,7 @@ pub(crate) mod now;
 pub(crate) mod operators;
 pub(crate) mod ping;
 pub(crate) mod places;
+pub(crate) mod receipts;
 pub(crate) mod requests;
 pub(crate) mod routes;
 pub(crate) mod secrets;
@@ -32,6 +34,7 @@ pub(crate) mod trace;
 pub(crate) mod transfer;
 pub(crate) mod upstreams;
 pub(crate) mod usage;
+pub(crate) mod webhooks;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -199,7 +202,8 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let limits = config.limits;
     let defaults = move || limits;
     let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
-        .with_operators(operators);
+        .with_operators(operators)
+        .with_invoices(invoices::source(config));
     // An emptied ledger must not block the command that repairs it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),

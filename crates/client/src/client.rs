@@ -221,6 +221,14 @@ impl Client {
         read_json(&body, "the trace")
     }
 
+    /// A public document at a path that begins with `/`, such as the keys that sign receipts.
+    ///
+    /// # Errors
+    /// The last attempt's failure.
+    pub async fn document(&self, path: &str) -> Result<Vec<u8>, ClientError> {
+        self.get(path.trim_start_matches('/')).await
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Result<Vec<u8>, ClientError> {
         let mut answered = self.send(Method::GET, path, None, None).await?;
         let (body, whole) = read_body(&mut answered.response, MAX_BODY_BYTES).await?;

@@ -19,6 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
+use crate::receipts::LiveReceipts;
 
 /// Maximum number of calls that are shown as concurrent with one call.
 const MOST_BESIDE: usize = 100;
@@ -31,6 +32,7 @@ pub(crate) struct KnownCalls {
     reader: Arc<dyn TraceReader>,
     clock: Arc<dyn Clock>,
     names: KeyNames,
+    receipts: Arc<LiveReceipts>,
 }
 
 impl KnownCalls {
@@ -41,10 +43,12 @@ impl KnownCalls {
         recorder: &Arc<TraceRecorder>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
+        receipts: &Arc<LiveReceipts>,
     ) -> Self {
         let reader = stored.traces_when_read();
         let (live_stats, recorder, clock) = (live_stats.clone(), Arc::clone(recorder), Arc::clone(clock));
-        Self { live_stats, recorder, reader, clock, names }
+        let receipts = Arc::clone(receipts);
+        Self { live_stats, recorder, reader, clock, names, receipts }
     }
 
     /// Finds the record of a call: in memory right after its answer, later in the store.
@@ -115,6 +119,14 @@ impl CallRecords for KnownCalls {
                 Some(record)
             }
             CallView::Cost => Some(to_json(&why_cost(&record))?),
+            CallView::Receipt => {
+                let receipt = self.receipts.receipt(&record).map_err(|error| AdminError {
+                    code: AdminCode::StoreFailed,
+                    message: error.to_string(),
+                    remedy: String::new(),
+                })?;
+                receipt.map(|receipt| receipt.json())
+            }
             CallView::Beside => {
                 let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
                 let beside = beside.unwrap_or_default();

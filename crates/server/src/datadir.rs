@@ -22,9 +22,11 @@ use headrace_store::{
 };
 use secrecy::zeroize::Zeroizing;
 
+mod receipt_keys;
 mod secrets;
 mod transfer;
 
+pub use receipt_keys::{ReceiptKeyAct, receipt_keys};
 pub use secrets::{ResealReport, SecretFiles, reseal, sealed_with};
 pub(crate) use secrets::{gateway_access, read_secret};
 pub use transfer::copy_shared;

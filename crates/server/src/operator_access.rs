@@ -25,6 +25,7 @@ use crate::canaries;
 use crate::datadir::DataDir;
 use crate::gateway_peers::SharedGateways;
 use crate::identity_providers;
+use crate::invoices;
 use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
 use crate::newest::NewestCalls;
@@ -61,7 +62,7 @@ impl OperatorAccess {
         reloader: &Arc<ConfigReloader>,
         context: &RoleContext,
     ) -> Result<Self, String> {
-        let GatewayRole { gateway, stores, .. } = &roles.gateway;
+        let GatewayRole { gateway, stores, receipts, .. } = &roles.gateway;
         let edge = roles.edge.as_ref();
         // Before the sessions are read, because the providers decide which of them continue.
         let providers = identity_providers::of_operators(config)?;
@@ -95,7 +96,7 @@ impl OperatorAccess {
                 service: Arc::clone(&service),
                 sessions: Arc::clone(console.sessions()),
                 directory: Arc::clone(&stores.directory),
-                calls: Arc::new(KnownCalls::new(&stored, &live_stats, recorder, clock, names)),
+                calls: Arc::new(KnownCalls::new(&stored, &live_stats, recorder, clock, names, receipts)),
                 peers,
                 server: Arc::new(AdminData::new(gateway, Arc::clone(&stores.ledger), reloader, stored)),
                 prompts: Arc::new(PromptViews::new(gateway, reloader)),
@@ -155,7 +156,7 @@ fn admin_service(
     live_stats: &LiveStats,
     context: &RoleContext,
 ) -> AdminService {
-    let GatewayRole { gateway, stores, upstreams, .. } = &roles.gateway;
+    let GatewayRole { gateway, stores, upstreams, receipts, webhooks, .. } = &roles.gateway;
     let url = roles.edge.as_ref().map_or(NO_ADDRESS, EdgeRole::url).to_owned();
     let stops_soon = roles.edge.as_ref().map(EdgeRole::stops_soon);
     let (front, started, health) = (Arc::downgrade(gateway), context.clock.now(), stores.health());
@@ -178,6 +179,9 @@ fn admin_service(
     )
     .with_operators(Arc::clone(&stores.operators))
     .with_reload(Box::new(move || reload.reload("headrace reload")))
+    .with_invoices(invoices::source(reloader))
+    .with_receipt_keys(receipts.rotation())
+    .with_webhooks(webhooks.as_ref().map(|webhooks| webhooks.source(context.runtime.clone())))
     .with_routes(canaries::source(Arc::downgrade(gateway)))
     .with_upstreams(upstreams.source(context.runtime.clone(), Arc::downgrade(gateway), relist))
     .with_now(Box::new(move || live_stats.now().json()))

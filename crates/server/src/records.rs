@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use headrace_domain::{RequestId, TraceRecord};
-use headrace_gateway::{Stored, StoredTrace, TraceLookup};
+use headrace_gateway::{MadeReceipt, ReceiptUnavailable, Stored, StoredTrace, TraceLookup};
 use headrace_trace::{TraceContext, TraceError, TraceReader, TraceRecorder, answer_json, record_json};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+
+use crate::receipts::LiveReceipts;
 
 /// Maximum number of simultaneous store reads. The store has one connection, so further reads would only block threads.
 const READS_AT_ONCE: usize = 1;
@@ -16,12 +18,17 @@ const READS_AT_ONCE: usize = 1;
 pub(crate) struct StoredRecords {
     recorder: Arc<TraceRecorder>,
     reader: Arc<dyn TraceReader>,
+    receipts: Arc<LiveReceipts>,
     turns: Arc<Semaphore>,
 }
 
 impl StoredRecords {
-    pub(crate) fn new(recorder: Arc<TraceRecorder>, reader: Arc<dyn TraceReader>) -> Self {
-        Self { recorder, reader, turns: Arc::new(Semaphore::new(READS_AT_ONCE)) }
+    pub(crate) fn new(
+        recorder: Arc<TraceRecorder>,
+        reader: Arc<dyn TraceReader>,
+        receipts: Arc<LiveReceipts>,
+    ) -> Self {
+        Self { recorder, reader, receipts, turns: Arc::new(Semaphore::new(READS_AT_ONCE)) }
     }
 }
 
@@ -68,6 +75,23 @@ impl TraceLookup for StoredRecords {
         Box::pin(async move {
             let stored = self.read(move |reader| reader.named(&trace_id)).await.unwrap_or_default();
             stored.into_iter().map(Arc::new).collect()
+        })
+    }
+
+    fn receipt(&self, record: Arc<TraceRecord>) -> MadeReceipt<'_> {
+        Box::pin(async move {
+            let turn = Arc::clone(&self.turns).acquire_owned().await.map_err(|_| ReceiptUnavailable)?;
+            let receipts = Arc::clone(&self.receipts);
+            let made = spawn_blocking(move || {
+                let made = receipts.receipt(&record);
+                drop(turn);
+                made
+            });
+            let made = made.await.map_err(|_| ReceiptUnavailable)?.map_err(|error| {
+                tracing::warn!(%error, "a receipt could not be made");
+                ReceiptUnavailable
+            })?;
+            Ok(made.map(|receipt| receipt.json().to_string().into_bytes()))
         })
     }
 

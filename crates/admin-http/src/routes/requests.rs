@@ -145,6 +145,20 @@ pub(crate) async fn cost(
     look(app, &who, call.id, CallView::Cost).await
 }
 
+pub(crate) async fn receipt(
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(call): PathName<CallId>,
+) -> Result<Json<Value>, ApiProblem> {
+    check_call(&app, &who, &call.id).await?;
+    let no_receipt = || {
+        ApiProblem::not_found(
+            "this call has no receipt: it was refused, failed before any work, is not settled yet, or its trace is no longer kept",
+        )
+    };
+    gateways::look(&app, call.id, CallView::Receipt).await?.map(Json).ok_or_else(no_receipt)
+}
+
 pub(crate) async fn compare(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,

@@ -44,6 +44,7 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("GET /requests/{id}/beside", "oabdv"),
     ("GET /requests/{id}/cost", "oabdvOABDV"),
     ("GET /requests/{id}/explain", "oabdvOABDV"),
+    ("GET /requests/{id}/receipt", "oabdvOABDV"),
     ("GET /routes", "oabdv"),
     ("GET /scim", "oO"),
     ("GET /service-accounts", "oadOAD"),
@@ -84,6 +85,7 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("POST /playground/tokenize", "oadOAD"),
     ("POST /projects", "oaOA"),
     ("POST /projects/{id}/credit", "oab"),
+    ("POST /receipt-keys/rotate", "o"),
     ("POST /reload", "oa"),
     ("POST /routes/{name}/resume", "oa"),
     ("POST /scim", "oO"),
@@ -98,6 +100,16 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("POST /users", "oaOA"),
     ("POST /users/{id}/activate", "oaOA"),
     ("POST /users/{id}/deactivate", "oaOA"),
+    ("GET /invoice-draft", "oabOAB"),
+    ("GET /invoices", "oabOAB"),
+    ("GET /invoices/{id}", "oabOAB"),
+    ("GET /invoices/{id}/csv", "oabOAB"),
+    ("GET /invoices/{id}/html", "oabOAB"),
+    ("POST /invoices", "oab"),
+    ("GET /webhooks", "oab"),
+    ("GET /webhook-deliveries", "oab"),
+    ("POST /webhooks/{id}/resume", "oa"),
+    ("POST /webhooks/{id}/test", "oa"),
     ("PUT /keys/{id}/tier", "oa"),
     ("PUT /orgs/{id}/tier", "oa"),
     ("PUT /projects/{id}/budget", "oabOAB"),
@@ -213,6 +225,9 @@ commands! {
     CorrectCredit => "POST /projects/{id}/credit";
     ListGrants => "GET /projects/{id}/grants";
     ShowCredit => "GET /credit";
+    RotateReceiptKey => "POST /receipt-keys/rotate";
+    Invoices => "GET /invoices" | "POST /invoices" | "GET /invoice-draft" | "GET /invoices/{id}" | "GET /invoices/{id}/csv" | "GET /invoices/{id}/html";
+    Webhooks => "GET /webhooks" | "GET /webhook-deliveries" | "POST /webhooks/{id}/test" | "POST /webhooks/{id}/resume";
     Budgets => "GET /budgets" | "PUT /budgets/{id}" | "DELETE /budgets/{id}" | "POST /budgets/{id}/raise" | "GET /budget-alerts";
     SetBudget => "PUT /projects/{id}/budget";
     OpenAccounts => "POST /ledger/accounts";

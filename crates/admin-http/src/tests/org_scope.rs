@@ -84,6 +84,7 @@ async fn what_belongs_to_another_organisation_answers_as_missing() {
         get("/requests?org=other"),
         get("/requests/req_other"),
         get("/requests/req_other/cost"),
+        get("/requests/req_other/receipt"),
         get("/requests/compare?a=req_1&b=req_other"),
     ];
     for (method, path, body) in rows {

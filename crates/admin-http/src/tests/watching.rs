@@ -97,7 +97,13 @@ async fn calls_are_asked_for_by_name() {
     assert_eq!(found.body["data"], json!([["org", "acme"], ["slower_than_ms", "50"]]));
     let unknown = get("/requests?colour=blue").await;
     assert_eq!((unknown.status.as_u16(), unknown.code()), (400, "invalid"));
-    for (path, what) in [("", "Trace"), ("/explain", "Explain"), ("/beside", "Beside"), ("/cost", "Cost")] {
+    for (path, what) in [
+        ("", "Trace"),
+        ("/explain", "Explain"),
+        ("/beside", "Beside"),
+        ("/cost", "Cost"),
+        ("/receipt", "Receipt"),
+    ] {
         let path = format!("/requests/req_1{path}");
         let one = world.by(Role::Viewer, Method::GET, &path, Value::Null).await;
         assert_eq!(one.body["what"], what, "{path}");

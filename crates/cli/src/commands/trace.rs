@@ -90,13 +90,13 @@ struct ExplainedTrial<'a> {
 }
 
 /// The stored traces, and the settings of the server that may be running.
-struct TraceSource {
+pub(super) struct TraceSource {
     reader: Arc<dyn TraceReader>,
     config: ServerSettings,
 }
 
 impl TraceSource {
-    fn open(at: &ServerArgs) -> Result<Self, CommandError> {
+    pub(super) fn open(at: &ServerArgs) -> Result<Self, CommandError> {
         Ok(Self { reader: traces(at)?, config: configuration(at)? })
     }
 
@@ -136,9 +136,14 @@ impl TraceSource {
     }
 
     fn one(&self, call: &NamedCall) -> Result<TraceRecord, CommandError> {
+        self.find(call).map(|(record, _)| record)
+    }
+
+    /// Finds a call, also at other gateways. The name of the gateway is `None` if the call is known here.
+    pub(super) fn find(&self, call: &NamedCall) -> Result<(TraceRecord, Option<String>), CommandError> {
         let found = patiently(|| self.in_store_or_memory(call)).map_err(failed)?;
         if let Some(found) = found {
-            return Ok(found);
+            return Ok((found, None));
         }
         let elsewhere =
             other_gateways::find_call(&self.config.data_dir, &SecretFiles::of(&self.config), &call.name);
@@ -152,7 +157,7 @@ impl TraceSource {
         if let Some((_, gateway)) = &elsewhere.found {
             output::note(&format!("this call ran on gateway {gateway}"));
         }
-        elsewhere.found.map(|(record, _)| record).ok_or_else(|| {
+        elsewhere.found.map(|(record, gateway)| (record, Some(gateway))).ok_or_else(|| {
             CommandError::Other(format!(
                 "there is no trace of {}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)\n  try: headrace trace --last 20",
                 call.name

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use headrace_config::ServerSettings;
 use headrace_identity::StoreError;
 use headrace_store::{
-    PostgresAddresses, SHARED_SECRETS, SealError, SealKeyId, SecretBytes, SecretSealer, Storage, StoredSecret,
+    PostgresAddresses, RECEIPT_KEYS, SHARED_SECRETS, SealError, SealKeyId, SecretBytes, SecretSealer,
+    Storage, StoredSecret, is_of_series,
 };
 use secrecy::zeroize::Zeroizing;
 
@@ -84,13 +85,8 @@ impl DataDir {
             {
                 return Err(DataDirError::OtherSecret(file.to_owned()));
             }
-            let file = folder.join(name);
-            if let Some(sealer) = &sealer
-                && let Ok(SecretContent::Plain(own)) = content(&file)
-            {
-                // The copy of a secret that is in the database by now.
-                write(&file, name, &own, Some(sealer))?;
-            }
+            // The copy of a secret that is in the database by now.
+            encrypt_plain(&folder.join(name), name, sealer.as_ref())?;
         }
         Ok(secrets)
     }
@@ -101,27 +97,53 @@ impl DataDir {
         name: &str,
         sealer: Option<&SecretSealer>,
     ) -> Result<SecretBytes, DataDirError> {
-        let path = folder.join(name);
-        if path.exists() {
-            let closed = std::fs::set_permissions(&path, Permissions::from_mode(0o600));
-            closed.map_err(|source| DataDirError::Io {
-                doing: "close to others (chmod 600)",
-                path: path.clone(),
-                source,
-            })?;
-        }
-        match content(&path) {
+        match made(folder, name, sealer) {
             Err(DataDirError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                let fresh = Zeroizing::new(random()?);
-                write(&path, name, &fresh, sealer)?;
-                Ok(fresh)
+                make(folder, name, sealer)
             }
-            read => {
-                let bytes = read?.into_bytes();
-                let place = place(&path);
-                Ok(StoredSecret::parse(&bytes, &place)?.open(name, &place, sealer)?)
-            }
+            read => read,
         }
+    }
+}
+
+/// Reads the secret with this name in a folder.
+pub(super) fn made(
+    folder: &Path,
+    name: &str,
+    sealer: Option<&SecretSealer>,
+) -> Result<SecretBytes, DataDirError> {
+    let path = folder.join(name);
+    if path.exists() {
+        let closed = std::fs::set_permissions(&path, Permissions::from_mode(0o600));
+        closed.map_err(|source| DataDirError::Io {
+            doing: "close to others (chmod 600)",
+            path: path.clone(),
+            source,
+        })?;
+    }
+    let bytes = content(&path)?.into_bytes();
+    let place = place(&path);
+    let secret = StoredSecret::parse(&bytes, &place)?.open(name, &place, sealer)?;
+    encrypt_plain(&path, name, sealer)?;
+    Ok(secret)
+}
+
+/// Makes a secret with this name in a folder. It is encrypted if there is a key.
+pub(super) fn make(
+    folder: &Path,
+    name: &str,
+    sealer: Option<&SecretSealer>,
+) -> Result<SecretBytes, DataDirError> {
+    let fresh = Zeroizing::new(random()?);
+    write(&folder.join(name), name, &fresh, sealer)?;
+    Ok(fresh)
+}
+
+/// Encrypts the secret in a file if there is a key and the file has it in plain.
+fn encrypt_plain(file: &Path, name: &str, sealer: Option<&SecretSealer>) -> Result<(), DataDirError> {
+    match (sealer, content(file)) {
+        (Some(sealer), Ok(SecretContent::Plain(own))) => write(file, name, &own, Some(sealer)),
+        _ => Ok(()),
     }
 }
 
@@ -140,7 +162,8 @@ pub fn reseal(dir: &Path, from: Option<&Path>, to: &Path) -> Result<ResealReport
     let storage = Storage::open(recorded(dir)?, None);
     let rows = storage.reseal_shared_secrets(from.as_ref(), &to)?;
     let mut files = 0;
-    for name in SHARED_SECRETS {
+    let receipts = receipt_key_names(&secrets_folder(dir));
+    for name in SHARED_SECRETS.into_iter().chain(receipts.iter().map(String::as_str)) {
         let file = secrets_folder(dir).join(name);
         let stored = match content(&file) {
             Err(DataDirError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => continue,
@@ -158,6 +181,15 @@ pub fn reseal(dir: &Path, from: Option<&Path>, to: &Path) -> Result<ResealReport
         }
     }
     Ok(ResealReport { key: to.key_id(), rows, files })
+}
+
+/// The names of the files of a folder with keys that sign receipts.
+fn receipt_key_names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| is_of_series(name, RECEIPT_KEYS)).collect();
+    names.sort_unstable();
+    names
 }
 
 /// Returns the addresses of the gateways that share the stores of a directory, and the secret from which they derive their
@@ -246,7 +278,7 @@ fn place(file: &Path) -> String {
 }
 
 /// Replaces a secret's file.
-fn write(
+pub(super) fn write(
     path: &Path,
     name: &str,
     secret: &SecretBytes,

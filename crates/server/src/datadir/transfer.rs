@@ -13,6 +13,7 @@ use secrecy::zeroize::Zeroizing;
 
 use super::{
     DataDir, DataDirError, STORAGE_FILE, SecretFiles, lock_objects, random, recorded, secrets,
+    DataDir, DataDirError, STORAGE_FILE, SecretFiles, random, receipt_keys, recorded, secrets,
     secrets_folder, write_private,
 };
 
@@ -66,6 +67,7 @@ impl DataDir {
             // The directory has none, or other ones from before it joined a database.
             secrets::put(self.path(), &own, sealer.as_ref())?;
         }
+        self.move_receipt_keys(&target, sealer.as_ref())?;
         let secret = HashSecret::new(*self.key_hash);
         let report = self.storage.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
         let own = Storage::open(StorageUrl::of_folder(objects_dir), None);
@@ -150,6 +152,7 @@ pub fn copy_shared(
     let shared = source
         .shared_secrets(sealer.as_ref(), |_| -> Result<_, DataDirError> { Ok(Zeroizing::new(random()?)) })?;
     secrets::put(to, &shared, sealer.as_ref())?;
+    receipt_keys::copy_to(&source, to, sealer.as_ref())?;
     let [key_hash, _] = shared;
     let target = Storage::open(StorageUrl::of_folder(to), None);
     let secret = HashSecret::new(*key_hash);

@@ -12,6 +12,7 @@ use headrace_edge::{Edge, EdgeConfig, TlsCertificate};
 use headrace_gateway::Gateway;
 use headrace_terminal::output;
 use headrace_worker::{ProcessId, TicketVerifier, WorkerEndpoint, WorkerSecret};
+use tokio::task::JoinSet;
 
 use super::engine::EngineRole;
 use super::gateway::GatewayRole;
@@ -19,6 +20,7 @@ use crate::datadir::{AddressFile, DataDir};
 use crate::engines::LocalEngines;
 use crate::exporters::page;
 use crate::listen_addresses;
+use crate::receipts::LiveReceipts;
 use crate::role_context::RoleContext;
 
 /// Key id to which the memory for bodies of worker jobs is charged.
@@ -99,6 +101,12 @@ impl EdgeRole {
     /// Shows the operator warnings about the configuration, such as that keys cross a network in clear.
     pub(crate) fn show_warnings(&self) {
         self.edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
+    }
+
+    /// Publishes the keys that sign receipts, and follows their rotations. The task is added to `tasks`.
+    pub(crate) fn publish_receipt_keys(&self, receipts: &Arc<LiveReceipts>, tasks: &mut JoinSet<()>) {
+        let (receipts, publish) = (Arc::clone(receipts), self.edge.receipt_keys());
+        tasks.spawn(async move { receipts.publish(|keys| publish(keys.into())).await });
     }
 
     /// Serves until `shutdown` resolves, then drains for at most `drain`. When `notice` resolves, readiness is denied,

@@ -28,12 +28,14 @@ use crate::datadir::DataDir;
 use crate::exporters::Exporters;
 use crate::limit_server::{self, LimitServer};
 use crate::limit_shares::ShareExchange;
+use crate::receipts::LiveReceipts;
 use crate::records::StoredRecords;
 use crate::reload::{self, ConfigReloader};
 use crate::role_context::RoleContext;
 use crate::running_model::RunningModel;
 use crate::tokenizer_assets::AssetsByModel;
 use crate::upstreams::{UpstreamModels, UpstreamRegistry};
+use crate::webhooks::Webhooks;
 use crate::{canaries, gauges, identity_providers, objects, spending};
 
 /// Time by which a lease on limits outlives the longest hold. Only a lease that no call ends reaches this age.
@@ -54,6 +56,10 @@ pub(crate) struct GatewayRole {
     pub(crate) models: Vec<ModelOffer>,
     /// Verifies JWTs. A reload replaces its identity providers.
     pub(crate) tokens: Arc<TokenAuthenticator>,
+    /// Makes receipts.
+    pub(crate) receipts: Arc<LiveReceipts>,
+    /// Delivers alerts. `None` if no endpoint is configured.
+    pub(crate) webhooks: Option<Arc<Webhooks>>,
     limits: Limits,
     /// `None` if this server has its limits for itself.
     limit_keeper: LimitKeeper,
@@ -85,6 +91,7 @@ impl GatewayRole {
         })?;
         let cache = data_dir.path().join(WORDS_CACHE);
         let upstreams = Arc::new(UpstreamRegistry::new(Arc::clone(clock), Some(cache)));
+        let receipts = Arc::new(LiveReceipts::new(config, &data_dir.storage().reader()));
         let exporters = Exporters::start(&config.telemetry, &stores.recorder, metrics, clock)?;
         let running = engine.map(|engine| engine.engines().running()).unwrap_or_default();
         let built = ask_upstreams(config, assets, &upstreams, runtime).and_then(|fronted| {
@@ -93,10 +100,14 @@ impl GatewayRole {
             let tokens = Arc::new(tokens);
             let certificates = CertificateUsers::new(&config.certificates, Arc::clone(&stores.directory));
             let callers = (&limits, &tokens, Arc::new(certificates));
-            let gateway = build(config, data_dir, &running, &fronted, &stores, callers, clock)?;
-            Ok((gateway, tokens, fronted))
+            receipts.signer().map_err(|error| error.to_string())?;
+            let (outbox, ledger) = (data_dir.storage().outbox(), Arc::clone(&stores.ledger));
+            let webhooks = Webhooks::open(config, outbox, ledger, clock)?;
+            let found = (&stores, &receipts);
+            let gateway = build(config, data_dir, &running, &fronted, found, callers, clock)?;
+            Ok((gateway, tokens, webhooks, fronted))
         });
-        let (gateway, tokens, fronted) = match built {
+        let (gateway, tokens, webhooks, fronted) = match built {
             Ok(built) => built,
             Err(why) => {
                 // The reason why there is no gateway is the one to report.
@@ -108,8 +119,19 @@ impl GatewayRole {
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
         let models = served.map(|model| ModelOffer::of(model)).collect();
         let context = context.clone();
-        let role =
-            Self { gateway, stores, tokens, upstreams, models, limits, limit_keeper, exporters, context };
+        let role = Self {
+            gateway,
+            stores,
+            tokens,
+            receipts,
+            webhooks,
+            upstreams,
+            models,
+            limits,
+            limit_keeper,
+            exporters,
+            context,
+        };
         role.begin(data_dir, fronted);
         Ok(role)
     }
@@ -135,6 +157,9 @@ impl GatewayRole {
     pub(crate) fn spawn_tasks(&self, reloader: &Arc<ConfigReloader>, tasks: &mut JoinSet<()>) {
         let Self { gateway, stores, tokens, upstreams, limits, context, .. } = self;
         tasks.spawn(expire_holds(Arc::clone(&stores.ledger_client), Arc::clone(&context.clock)));
+        if let Some(webhooks) = &self.webhooks {
+            tasks.spawn(Arc::clone(webhooks).run());
+        }
         tasks.spawn(sweep_limits(limits.clone(), Arc::clone(&context.clock)));
         tasks.spawn(stores.health().tend());
         tasks.spawn(key_uses::sync(Arc::clone(&stores.directory), Arc::clone(&context.clock)));
@@ -239,7 +264,7 @@ fn build(
     data_dir: &DataDir,
     running: &[RunningModel],
     fronted: &UpstreamModels,
-    stores: &GatewayStores,
+    (stores, receipts): (&GatewayStores, &Arc<LiveReceipts>),
     (limits, tokens, certificates): (&Limits, &Arc<TokenAuthenticator>, Arc<CertificateUsers>),
     clock: &Arc<dyn Clock>,
 ) -> Result<Arc<Gateway>, String> {
@@ -256,7 +281,7 @@ fn build(
         limits: limits.clone(),
         ledger: Arc::clone(&stores.ledger_client),
         traces: Arc::clone(&stores.recorder) as Arc<dyn TraceSink>,
-        records: Arc::new(StoredRecords::new(Arc::clone(&stores.recorder), reader)),
+        records: Arc::new(StoredRecords::new(Arc::clone(&stores.recorder), reader, Arc::clone(receipts))),
         objects: Arc::clone(&stores.objects.objects),
         files: Some(Arc::clone(&stores.objects.files)),
         answers: Arc::clone(&stores.objects.answers),

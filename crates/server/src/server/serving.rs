@@ -113,6 +113,7 @@ impl OpenServer {
         tasks.spawn(reloader.watch());
         if let Some(edge) = &edge {
             edge.show_warnings();
+            edge.publish_receipt_keys(&gateway.receipts, &mut tasks);
         }
         let gateway = &gateway.gateway;
         let end = attend(edge, gateway, welcome, waits, signal).await;

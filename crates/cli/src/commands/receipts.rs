@@ -1,0 +1,142 @@
+//! `headrace receipt`: makes the receipt of a call, verifies receipts, and manages the keys that sign them.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use headrace_admin::{AdminCommand, AdminReply};
+use headrace_client::{Client, ClientConfig};
+use headrace_config::ca::read_ca;
+use headrace_server::datadir::{self, ReceiptKeyAct, SecretFiles};
+use headrace_server::receipts::ReceiptKeys;
+use headrace_server::receipts::{RECEIPT_KEYS_PATH, ReceiptSigner, parse_receipt_keys, verify_receipt};
+use headrace_terminal::output;
+use serde_json::Value;
+
+use crate::arguments::receipts::{ReceiptArgs, ReceiptCommand};
+use crate::arguments::{NamedCall, ServerArgs};
+use crate::commands::trace::TraceSource;
+use crate::commands::{CommandError, configuration, execute, print, unexpected};
+
+/// Maximum length of a file with a receipt or with keys, in bytes.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// Makes or verifies a receipt, prints the keys, or makes another key.
+pub(crate) fn run(args: ReceiptArgs) -> ExitCode {
+    let ReceiptArgs { at, call, command } = args;
+    match (command, call) {
+        (Some(ReceiptCommand::Verify { file, keys, ca }), _) => {
+            print(verify(&at, &file, keys.as_deref(), ca.as_deref()))
+        }
+        (Some(ReceiptCommand::Keys), _) => print(own_keys(&at).map(|keys| format!("{:#}\n", keys.json()))),
+        (Some(ReceiptCommand::Rotate), _) => execute(&at, AdminCommand::RotateReceiptKey, describe),
+        (None, Some(call)) => print(make(&at, &call)),
+        (None, None) => output::refuse("name a call: headrace receipt REQUEST"),
+    }
+}
+
+fn describe(reply: AdminReply) -> String {
+    match reply {
+        AdminReply::ReceiptKeyRotated { id } => {
+            format!("key {id} signs receipts from now on; other gateways follow within a minute\n")
+        }
+        other => unexpected(&other),
+    }
+}
+
+/// Returns the receipt of a call as JSON.
+fn make(at: &ServerArgs, call: &NamedCall) -> Result<String, CommandError> {
+    let config = configuration(at)?;
+    let (record, gateway) = TraceSource::open(at)?.find(call)?;
+    // The region of another gateway is not known here.
+    let region = config.gateway.region.as_ref().filter(|_| gateway.is_none());
+    let journal = datadir::stored(&config.data_dir).ledger();
+    let receipt = signer(at)?.receipt(&record, journal.as_ref(), region);
+    let receipt = receipt.map_err(|error| CommandError::Other(error.to_string()))?.ok_or_else(|| {
+        CommandError::Other(format!(
+            "{} has no receipt: it was refused, failed before any work, or is not settled yet",
+            record.request_id
+        ))
+    })?;
+    Ok(format!("{:#}\n", receipt.json()))
+}
+
+/// The keys of the data directory.
+fn signer(at: &ServerArgs) -> Result<ReceiptSigner, CommandError> {
+    let config = configuration(at)?;
+    let files = SecretFiles::of(&config);
+    let secrets = datadir::receipt_keys(&config.data_dir, &files, ReceiptKeyAct::Read);
+    let secrets = secrets.map_err(CommandError::DataDir)?;
+    ReceiptSigner::of_secrets(&secrets).map_err(|error| CommandError::Other(error.to_string()))
+}
+
+fn own_keys(at: &ServerArgs) -> Result<ReceiptKeys, CommandError> {
+    Ok(signer(at)?.public().clone())
+}
+
+/// Verifies a receipt, and returns its content as text.
+fn verify(
+    at: &ServerArgs,
+    file: &Path,
+    keys: Option<&str>,
+    ca: Option<&Path>,
+) -> Result<String, CommandError> {
+    let keys = match keys {
+        None => own_keys(at)?,
+        Some(from) => {
+            let document =
+                if from.contains("://") { fetched(from, ca)? } else { read(Path::new(from))?.into_bytes() };
+            parse_receipt_keys(&document).map_err(|error| CommandError::Other(format!("{from}: {error}")))?
+        }
+    };
+    let text = read(file)?;
+    let (content, key) = verify_receipt(&keys, &text).map_err(|error| {
+        CommandError::Other(format!("{} is not a valid receipt: {error}", file.display()))
+    })?;
+    let content = Value::Object(content);
+    if at.json {
+        return Ok(format!("{content:#}\n"));
+    }
+    let text = |pointer: &str| {
+        let found = content.pointer(pointer).and_then(Value::as_str);
+        output::shown_line(found.unwrap_or("–")).into_owned()
+    };
+    let number = |pointer: &str| content.pointer(pointer).map_or_else(String::new, Value::to_string);
+    Ok(format!(
+        "valid: signed with the key {key}\nrequest {} of key {}, project {}, organisation {}\nmodel {}, settled {}\n\
+         charged ${}\njournal row {}, checksum {}\n",
+        text("/request"),
+        text("/key"),
+        text("/project"),
+        text("/org"),
+        text("/model/served"),
+        text("/settled"),
+        text("/charged/dollars"),
+        number("/journal/sequence"),
+        text("/journal/checksum"),
+    ))
+}
+
+/// Reads a file, or standard input for `-`.
+fn read(file: &Path) -> Result<String, CommandError> {
+    let failed = |error: std::io::Error| CommandError::Other(format!("{}: {error}", file.display()));
+    let mut text = String::new();
+    if file == Path::new("-") {
+        std::io::stdin().take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+    } else {
+        let opened = std::fs::File::open(file).map_err(failed)?;
+        opened.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+    }
+    Ok(text)
+}
+
+/// Reads the keys that a server publishes.
+fn fetched(url: &str, ca: Option<&Path>) -> Result<Vec<u8>, CommandError> {
+    let base = url.strip_suffix(RECEIPT_KEYS_PATH).unwrap_or(url);
+    let failed = |error: headrace_client::ClientError| CommandError::Other(error.to_string());
+    let ca_pem = ca.map(read_ca).transpose().map_err(CommandError::Other)?;
+    let client = Client::new(ClientConfig { ca_pem, ..ClientConfig::new(base) }).map_err(failed)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::Other(error.to_string()))?;
+    runtime.block_on(client.document(RECEIPT_KEYS_PATH)).map_err(failed)
+}

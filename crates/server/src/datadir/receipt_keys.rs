@@ -1,0 +1,115 @@
+//! The keys that sign receipts, as secrets of a data directory or of the database that gateways share. The newest one signs,
+//! and the public parts of all of them are published. Must not know receipts.
+
+use std::path::Path;
+
+use headrace_store::{MAX_SERIES_SECRETS, RECEIPT_KEYS, SecretBytes, SecretSealer, Storage, series_name};
+use secrecy::zeroize::Zeroizing;
+
+use super::secrets::{self, SecretFiles};
+use super::{DataDir, DataDirError, make_private, random, recorded, secrets_folder};
+
+/// What to do beside reading the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReceiptKeyAct {
+    /// Nothing.
+    Read,
+    /// Make the first key if there is none.
+    First,
+    /// Make another key, which signs from now on.
+    Next,
+}
+
+/// Returns the keys that sign receipts, oldest first, for the stores of a directory.
+///
+/// # Errors
+/// Returns an error if the stores cannot be reached, or a key cannot be decrypted or made.
+pub fn receipt_keys(
+    dir: &Path,
+    files: &SecretFiles<'_>,
+    act: ReceiptKeyAct,
+) -> Result<Vec<SecretBytes>, DataDirError> {
+    let storage = Storage::open(recorded(dir)?, None);
+    let folder = secrets_folder(dir);
+    make_private(&folder)?;
+    keys_of(&storage, &folder, files.sealer()?.as_ref(), act)
+}
+
+fn keys_of(
+    storage: &Storage,
+    folder: &Path,
+    sealer: Option<&SecretSealer>,
+    act: ReceiptKeyAct,
+) -> Result<Vec<SecretBytes>, DataDirError> {
+    let shared = storage.secret_series(RECEIPT_KEYS, sealer, |known| -> Result<_, DataDirError> {
+        // A database without keys gets those of the directory that joins it first.
+        let mut fresh = if known.is_empty() { own(folder, sealer)? } else { Vec::new() };
+        if is_due(act, known.len().saturating_add(fresh.len())) {
+            fresh.push(Zeroizing::new(random()?));
+        }
+        Ok(fresh)
+    })?;
+    if let Some(shared) = shared {
+        return Ok(shared);
+    }
+    let mut keys = own(folder, sealer)?;
+    if is_due(act, keys.len()) {
+        let number = u32::try_from(keys.len()).unwrap_or(u32::MAX).saturating_add(1);
+        keys.push(secrets::make(folder, &series_name(RECEIPT_KEYS, number), sealer)?);
+    }
+    Ok(keys)
+}
+
+fn is_due(act: ReceiptKeyAct, known: usize) -> bool {
+    match act {
+        ReceiptKeyAct::Read => false,
+        ReceiptKeyAct::First => known == 0,
+        ReceiptKeyAct::Next => known < MAX_SERIES_SECRETS as usize,
+    }
+}
+
+/// The keys in the files of a folder.
+fn own(folder: &Path, sealer: Option<&SecretSealer>) -> Result<Vec<SecretBytes>, DataDirError> {
+    let mut keys = Vec::new();
+    for number in 1..=MAX_SERIES_SECRETS {
+        let name = series_name(RECEIPT_KEYS, number);
+        if !folder.join(&name).exists() {
+            break;
+        }
+        keys.push(secrets::made(folder, &name, sealer)?);
+    }
+    Ok(keys)
+}
+
+/// Writes the keys of a database to the files of a directory, in place of others.
+pub(super) fn copy_to(from: &Storage, dir: &Path, sealer: Option<&SecretSealer>) -> Result<(), DataDirError> {
+    let nothing = |_: &[SecretBytes]| -> Result<_, DataDirError> { Ok(Vec::new()) };
+    let Some(keys) = from.secret_series(RECEIPT_KEYS, sealer, nothing)? else { return Ok(()) };
+    let folder = secrets_folder(dir);
+    make_private(&folder)?;
+    for (number, key) in (1..=MAX_SERIES_SECRETS).zip(&keys) {
+        let name = series_name(RECEIPT_KEYS, number);
+        secrets::write(&folder.join(&name), &name, key, sealer)?;
+    }
+    Ok(())
+}
+
+impl DataDir {
+    /// Copies the keys to the stores `to`. Older receipts then verify there.
+    pub(super) fn move_receipt_keys(
+        &self,
+        to: &Storage,
+        sealer: Option<&SecretSealer>,
+    ) -> Result<(), DataDirError> {
+        if self.storage.is_shared() && !to.is_shared() {
+            return copy_to(&self.storage, self.path(), sealer);
+        }
+        let folder = secrets_folder(self.path());
+        let keys = keys_of(&self.storage, &folder, sealer, ReceiptKeyAct::Read)?;
+        to.secret_series(RECEIPT_KEYS, sealer, |known| match keys.strip_prefix(known) {
+            Some(more) => Ok(more.to_vec()),
+            None => Err(DataDirError::OtherSecret(folder.join(series_name(RECEIPT_KEYS, 1)))),
+        })
+        .map(drop)
+    }
+}
