@@ -9,7 +9,7 @@ use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace invoices draft acme 2026-11          the invoice as it is now\n  headrace invoices final acme 2026-11          give it a number; it never changes\n  headrace invoices export INV-1 --format html --out INV-1.html"
+    after_help = "Examples:\n  headrace invoices draft default 2026-11   the invoice as it is now\n  headrace invoices list                    the final ones"
 )]
 pub(crate) struct InvoicesArgs {
     #[command(flatten)]

@@ -9,7 +9,7 @@ use super::{NamedCall, ServerArgs, call_id};
 #[derive(Debug, Args)]
 #[command(
     subcommand_negates_reqs = true,
-    after_help = "Examples:\n  headrace receipt req_0192... > receipt.json    the signed receipt of a call\n  headrace receipt keys > keys.json              the public keys\n  headrace receipt verify receipt.json --keys keys.json   offline\n  headrace receipt rotate                        sign with another key"
+    after_help = "Examples:\n  headrace receipt req_0192...   the signed receipt of a call\n  headrace receipt keys          the public keys that verify receipts\n  headrace receipt rotate        sign with another key from now on"
 )]
 pub(crate) struct ReceiptArgs {
     #[command(flatten)]
