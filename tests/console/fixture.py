@@ -165,7 +165,7 @@ def page(rows, query, default=100):
 
 MAY = [line.strip() for line in """GET /status|GET /now|GET /gateways|GET /events|GET /requests|GET /requests/{id}|GET /requests/{id}/explain|GET /requests/{id}/beside|GET /requests/{id}/cost|GET /requests/compare|GET /cache|GET /usage|GET /models|GET /prices|GET /routes|GET /upstreams|GET /orgs
 |GET /projects|GET /keys""".split("|")]
-MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|GET /budgets|GET /budget-alerts|PUT /budgets/{id}|DELETE /budgets/{id}|POST /budgets/{id}/raise|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
+MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|GET /budgets|GET /budget-alerts|GET /webhooks|GET /webhook-deliveries|POST /webhooks/{id}/test|POST /webhooks/{id}/resume|GET /invoices|POST /invoices|GET /invoice-draft|PUT /budgets/{id}|DELETE /budgets/{id}|POST /budgets/{id}/raise|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
 |POST /projects/{id}/credit|PUT /projects/{id}/budget|GET /ledger/totals|POST /ledger/verify|GET /holds|GET /margin|GET /statement|GET /shadow|GET /audit|GET /settings|POST /reload|POST /routes/{name}/resume|POST /upstreams/{name}/drain|POST /upstreams/{name}/resume
 |POST /upstreams/{name}/probe|POST /playground/chat/completions|POST /playground/tokenize|POST /models/{name}/render|POST /models/{name}/tokenize|GET /models/{name}/doctor""".split("|")]
 
@@ -328,6 +328,48 @@ def get_budgets(asked):
 @routes("GET", "budget-alerts")
 def get_budget_alerts(_):
     return [{"at": stamp(3600), "budget": "monthly", "subject": HOSTILE, "percent": percent, "used": "20.00", "limit": "25.00", "resets": stamp(-9e4)} for percent in [100, 80]]
+
+
+@routes("GET", "webhooks")
+def get_webhooks(_):
+    return [{"name": name, "host": f"https://hooks.example.com{HOSTILE}", "events": ["budget.alert"], "gone": gone, "pending": 2, "delivered": 7, "failed": 0, "last_at": stamp(60), "last_result": f"status 500 {HOSTILE}"} for name, gone in [("ops", None), ("mail", stamp(900))]]
+
+
+@routes("GET", "webhook-deliveries")
+def get_webhook_deliveries(_):
+    return [{"event": f"evt_{HOSTILE}", "kind": "budget.alert", "webhook": "ops", "at": stamp(120), "state": state, "tries": 3, "last_at": stamp(60), "last_result": "status 500", "next": stamp(-60) if state == "pending" else None} for state in ["pending", "delivered", "failed"]]
+
+
+@routes("POST", "webhooks/([^/]+)/test")
+def post_webhook_test(_, name):
+    return {"event": "evt_1", "accepted": True, "result": "status 204"}
+
+
+@routes("POST", "webhooks/([^/]+)/resume")
+def post_webhook_resume(_, name):
+    return get_webhooks(None)
+
+
+@routes("GET", "invoices")
+def get_invoices(_):
+    return [{"number": f"INV-{number}", "kind": "invoice", "org": org, "month": "2026-10", "created": stamp(9e5), "hash": "ab" * 32, "charged": "12.34", "due": "2.34"} for number, org in [(1, "acme"), (2, HOSTILE)]]
+
+
+def invoice(org, month):
+    line = {"id": 1, "project": HOSTILE, "model": "headrace-demo", "class": "input", "quantity": 1234567, "unit_price": "0.10", "base_quantity": 1000000, "price": None, "amount": "0.1234567", "net": "0.12"}
+    totals = {"charged": "0.1234567", "rounding_to_cents": "-0.0034567", "charged_cents": "0.12", "net": "0.12", "tax": "0.02", "gross": "0.14", "paid": "0.12", "rounding": "0.00", "due": "0.02"}
+    party = {"name": HOSTILE, "address": [], "country": "DE"}
+    return {"number": None, "state": "draft", "type": 380, "org": org, "month": month, "zone": "UTC", "from": f"{month}-01", "to": f"{month}-30", "issued": "2026-12-01", "due_date": "2026-12-15", "currency": "USD", "seller": party, "buyer": party, "buyer_reference": None, "lines": [line], "taxes": [{"category": "S", "percent": "19", "base": "0.12", "amount": "0.02"}], "totals": totals, "note": None, "ledger": {"calls": 3, "last_row": 9, "checksum": "ab" * 32}}
+
+
+@routes("GET", "invoice-draft")
+def get_invoice_draft(asked):
+    return invoice(asked.query["org"], asked.query["month"])
+
+
+@routes("POST", "invoices")
+def post_invoices(asked):
+    return 201, {**invoice(asked.body["org"], asked.body["month"]), "number": "INV-3", "state": "final"}
 
 
 @routes("PUT", "budgets/([^/]+)")

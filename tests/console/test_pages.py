@@ -478,6 +478,26 @@ def test_gateways_are_listed_with_their_share_and_silent_ones_are_named(canned, 
     page.get_by_text("dead", exact=True).wait_for()
 
 
+def test_webhooks_are_shown_and_tested(canned, tabs):
+    page = tabs(canned).sign_in().go("budgets?tab=webhooks")
+    mail = page.get_by_role("row").filter(has_text="mail").filter(has_text="gone")
+    mail.get_by_role("button", name="Resume").wait_for()
+    ops = page.get_by_role("row").filter(has_text="ops").filter(has_text="active")
+    ops.get_by_role("button", name="Test").click()
+    page.get_by_text("ops: status 204").wait_for()
+
+
+def test_a_draft_becomes_a_final_invoice(canned, tabs):
+    page = tabs(canned).sign_in().go("invoices")
+    page.get_by_role("row").filter(has_text="INV-1").get_by_role("link", name="CSV").wait_for()
+    page.get_by_role("button", name="Draft of a month").click()
+    page.get_by_label("Month").fill("2026-11")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Make it final").click()
+    page.get_by_role("dialog").get_by_role("button", name="Make it final").click()
+    page.get_by_text("INV-3 is final.").wait_for()
+
+
 def test_a_new_keys_only_sight_does_not_close_without_a_word(canned, tabs):
     page = tabs(canned).sign_in().go("keys")
     page.get_by_role("button", name="New key").click()

@@ -111,6 +111,15 @@ export const PAGES = [
     load: () => import('./pages/budgets.js'),
   },
   {
+    path: 'invoices',
+    name: 'Invoices',
+    icon: 'invoices',
+    needs: 'GET /invoices',
+    key: 'v',
+    group: 'Manage',
+    load: () => import('./pages/invoices.js'),
+  },
+  {
     path: 'models',
     name: 'Models and upstreams',
     icon: 'models',

@@ -1,6 +1,7 @@
 // Manages budget rules: limits in dollars, tokens or requests by window. Shows their use, raises and alerts.
 
 import { fetchAll, get, post, remove, replace, segment } from '../api.js';
+import { showWebhooks } from '../budgets/webhooks.js';
 import { h, put } from '../dom.js';
 import { count, money } from '../format.js';
 import { listen } from '../live.js';
@@ -14,6 +15,7 @@ const TABS = [
   ['rules', 'Rules', 'GET /budgets'],
   ['use', 'Use', 'GET /budgets'],
   ['alerts', 'Alerts', 'GET /budget-alerts'],
+  ['webhooks', 'Webhooks', 'GET /webhooks'],
 ];
 const SCOPES = [
   ['org', 'Each organisation'],
@@ -87,7 +89,12 @@ export async function show(root, { query, signal }) {
   );
 }
 
-const SHOW = { rules: showRules, use: showUse, alerts: showAlerts };
+const SHOW = {
+  rules: showRules,
+  use: showUse,
+  alerts: showAlerts,
+  webhooks: showWebhooks,
+};
 
 const amount = (measure, text) => (measure === 'dollars' ? money(text) : count(Number(text)));
 const unit = (measure) => (measure === 'dollars' ? '' : ` ${measure}`);
