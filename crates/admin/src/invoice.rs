@@ -9,7 +9,7 @@ use headrace_domain::{NanoDollars, OrgId};
 use headrace_ledger::{ChargeGroup, OrgCharges};
 use serde::{Deserialize, Serialize};
 
-use crate::invoice_amounts::{Cents, decimal, round};
+use crate::invoice_amounts::{CentAmount, decimal, round};
 use crate::invoice_settings::{InvoiceParty, InvoiceSettings, TaxRate};
 
 /// The tokens that a price is for.
@@ -63,7 +63,7 @@ pub struct InvoiceLine {
     pub amount: NanoDollars,
     /// The amount in whole cents (BT-131).
     #[serde(with = "decimal::cents")]
-    pub net: Cents,
+    pub net: CentAmount,
 }
 
 /// The tax of one category (BG-23).
@@ -75,10 +75,10 @@ pub struct InvoiceTax {
     pub percent: String,
     /// The taxed amount (BT-116).
     #[serde(with = "decimal::cents")]
-    pub base: Cents,
+    pub base: CentAmount,
     /// The tax (BT-117).
     #[serde(with = "decimal::cents")]
-    pub amount: Cents,
+    pub amount: CentAmount,
 }
 
 /// The totals of an invoice.
@@ -92,25 +92,25 @@ pub struct InvoiceTotals {
     pub rounding_to_cents: NanoDollars,
     /// `charged` and `rounding_to_cents` together.
     #[serde(with = "decimal::cents")]
-    pub charged_cents: Cents,
+    pub charged_cents: CentAmount,
     /// The sum of the lines' net amounts (BT-106, BT-109).
     #[serde(with = "decimal::cents")]
-    pub net: Cents,
+    pub net: CentAmount,
     /// The tax (BT-110).
     #[serde(with = "decimal::cents")]
-    pub tax: Cents,
+    pub tax: CentAmount,
     /// With tax (BT-112).
     #[serde(with = "decimal::cents")]
-    pub gross: Cents,
+    pub gross: CentAmount,
     /// What the balance has paid already (BT-113).
     #[serde(with = "decimal::cents")]
-    pub paid: Cents,
+    pub paid: CentAmount,
     /// The difference between `charged_cents` and `net` (BT-114).
     #[serde(with = "decimal::cents")]
-    pub rounding: Cents,
+    pub rounding: CentAmount,
     /// What is due (BT-115).
     #[serde(with = "decimal::cents")]
-    pub due: Cents,
+    pub due: CentAmount,
 }
 
 /// Where the ledger has the charges.
@@ -126,7 +126,7 @@ pub struct InvoiceLedger {
 
 /// An invoice. See the top of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Invoice {
+pub struct InvoiceDocument {
     /// Series and number, such as `INV-12` (BT-1). `None` for a draft.
     pub number: Option<String>,
     /// Whether it can change.
@@ -181,7 +181,7 @@ pub struct InvoiceDays {
     pub due: String,
 }
 
-impl Invoice {
+impl InvoiceDocument {
     /// Computes the invoice of an organisation for a month, as a draft. `version` finds the version of a price.
     ///
     /// # Errors
@@ -285,7 +285,7 @@ fn totals(
     let charged_cents = round(charged);
     let rounding_to_cents =
         charged_cents.nanos().ok_or(AmountOverflow)?.checked_sub(charged).map_err(overflow)?;
-    let net = lines.iter().try_fold(Cents(0), |sum, line| sum.plus(line.net)).ok_or(AmountOverflow)?;
+    let net = lines.iter().try_fold(CentAmount(0), |sum, line| sum.plus(line.net)).ok_or(AmountOverflow)?;
     let amount = net.times_basis_points(tax.basis_points).ok_or(AmountOverflow)?;
     let gross = net.plus(amount).ok_or(AmountOverflow)?;
     let rounding = charged_cents.minus(net).ok_or(AmountOverflow)?;

@@ -4,7 +4,7 @@ use headrace_domain::{OrgId, UnixNanos};
 use headrace_ledger::ChargeGroup;
 use serde::{Deserialize, Serialize};
 
-use crate::invoice::{Invoice, PriceVersion};
+use crate::invoice::{InvoiceDocument, PriceVersion};
 use crate::invoice_settings::InvoiceSettings;
 
 /// A command about invoices.
@@ -43,7 +43,7 @@ pub enum InvoiceAct {
 #[serde(rename_all = "snake_case")]
 pub enum InvoiceReply {
     /// An invoice.
-    Invoice(Box<Invoice>),
+    Invoice(Box<InvoiceDocument>),
     /// Final invoices, by series and number.
     Invoices(Vec<InvoiceSummary>),
 }

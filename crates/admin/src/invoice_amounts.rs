@@ -11,16 +11,16 @@ const BASIS: i128 = 10_000;
 
 /// An amount in whole cents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Cents(pub i64);
+pub struct CentAmount(pub i64);
 
 /// Rounds to the nearest cent, halves away from zero.
-pub(crate) fn round(amount: NanoDollars) -> Cents {
+pub(crate) fn round(amount: NanoDollars) -> CentAmount {
     let (whole, rest) = (amount.get() / NANOS_PER_CENT, amount.get() % NANOS_PER_CENT);
     let up = i64::from(rest.unsigned_abs() >= NANOS_PER_CENT.unsigned_abs() / 2);
-    Cents(whole + up * amount.get().signum())
+    CentAmount(whole + up * amount.get().signum())
 }
 
-impl Cents {
+impl CentAmount {
     /// The sum. `None` if it does not fit.
     pub fn plus(self, other: Self) -> Option<Self> {
         self.0.checked_add(other.0).map(Self)
@@ -45,7 +45,7 @@ impl Cents {
 }
 
 /// Dollars with two decimals: `-0.05`, `12.30`.
-impl fmt::Display for Cents {
+impl fmt::Display for CentAmount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = if self.0 < 0 { "-" } else { "" };
         let cents = self.0.unsigned_abs();
@@ -60,21 +60,26 @@ pub(crate) fn dollars(amount: NanoDollars) -> String {
 
 /// Forms in JSON.
 pub(crate) mod decimal {
-    use super::Cents;
+    use super::CentAmount;
 
-    /// Cents as text with two decimals.
+    /// CentAmount as text with two decimals.
     pub(crate) mod cents {
         use headrace_domain::NanoDollars;
         use serde::de::Error as _;
         use serde::{Deserialize, Deserializer, Serializer};
 
-        use super::Cents;
+        use super::CentAmount;
 
-        pub(crate) fn serialize<S: Serializer>(amount: &Cents, serializer: S) -> Result<S::Ok, S::Error> {
+        pub(crate) fn serialize<S: Serializer>(
+            amount: &CentAmount,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
             serializer.collect_str(amount)
         }
 
-        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Cents, D::Error> {
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<CentAmount, D::Error> {
             let text = String::deserialize(deserializer)?;
             let amount = NanoDollars::from_dollars(&text).map_err(D::Error::custom)?;
             Some(super::super::round(amount))
@@ -120,7 +125,7 @@ mod tests {
             (-12_344_999_999, -1_234, "-12.34"),
         ] {
             let rounded = round(NanoDollars::new(nanos));
-            assert_eq!((rounded, rounded.to_string().as_str()), (Cents(cents), text), "{nanos}");
+            assert_eq!((rounded, rounded.to_string().as_str()), (CentAmount(cents), text), "{nanos}");
         }
         let _ = (round(NanoDollars::new(i64::MAX)), round(NanoDollars::new(i64::MIN)));
     }
@@ -130,7 +135,11 @@ mod tests {
         for (cents, points, tax) in
             [(10_000, 1900, 1_900), (1, 1900, 0), (3, 1900, 1), (-3, 1900, -1), (999, 0, 0), (50, 100, 1)]
         {
-            assert_eq!(Cents(cents).times_basis_points(points), Some(Cents(tax)), "{cents} {points}");
+            assert_eq!(
+                CentAmount(cents).times_basis_points(points),
+                Some(CentAmount(tax)),
+                "{cents} {points}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::invoice::{Invoice, InvoiceLine, InvoiceState};
+use crate::invoice::{InvoiceDocument, InvoiceLine, InvoiceState};
 use crate::invoice_amounts::dollars;
 use crate::invoice_settings::InvoiceParty;
 
@@ -32,7 +32,7 @@ th,td{text-align:left;padding:.25rem .5rem;border-bottom:1px solid #ccc;vertical
 @media print{body{margin:0;max-width:none;font-size:10pt}thead{display:table-header-group}tr{break-inside:avoid}\
 @page{size:A4;margin:18mm}}";
 
-impl Invoice {
+impl InvoiceDocument {
     /// The lines as comma-separated values with a header (RFC 4180), then the line that rounds to cents, taxes and totals.
     pub fn csv(&self) -> String {
         let mut text = csv_row(&COLUMNS.map(str::to_owned));

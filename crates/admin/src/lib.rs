@@ -28,10 +28,11 @@ pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use gateway_view::GatewayView;
 pub use invoice::{
-    Invoice, InvoiceDays, InvoiceLedger, InvoiceLine, InvoiceState, InvoiceTax, InvoiceTotals, PriceVersion,
+    InvoiceDays, InvoiceDocument, InvoiceLedger, InvoiceLine, InvoiceState, InvoiceTax, InvoiceTotals,
+    PriceVersion,
 };
 pub use invoice_act::{InvoiceAct, InvoiceReply, InvoiceSource, InvoiceSummary, PriceFinder, PriceVersions};
-pub use invoice_amounts::Cents;
+pub use invoice_amounts::CentAmount;
 pub use invoice_settings::{InvoiceBuyer, InvoiceParty, InvoiceSettings, TaxRate};
 pub use lock::{DataDirLock, LockError};
 pub use places::{

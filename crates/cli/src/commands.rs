@@ -48,6 +48,7 @@ use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
 use headrace_server::datadir;
 use headrace_server::datadir::{DataDir, DataDirError, SecretFiles};
+use headrace_server::invoices::of_stopped_server;
 use headrace_store::{StorageReader, StoreName};
 use headrace_terminal::output;
 use headrace_trace::{TraceReader, decode_record};
@@ -203,7 +204,7 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let defaults = move || limits;
     let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
         .with_operators(operators)
-        .with_invoices(invoices::source(config));
+        .with_invoices(of_stopped_server(config));
     // An emptied ledger must not block the command that repairs it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),

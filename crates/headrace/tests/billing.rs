@@ -247,8 +247,14 @@ async fn an_alert_reaches_its_endpoint_with_one_id_over_kills() {
     assert_eq!((&second.id, &second.body), (&first.id, &first.body));
     assert_eq!(second.signature, key.sign(&second.id, second.timestamp, &second.body));
     let body: Value = serde_json::from_str(&second.body).unwrap();
-    assert_eq!((body["type"].as_str(), body["data"]["budget"].as_str()), (Some("budget.alert"), Some("watch")));
-    assert_eq!((body["data"]["percent"].as_u64(), body["data"]["measure"].as_str()), (Some(1), Some("tokens")));
+    assert_eq!(
+        (body["type"].as_str(), body["data"]["budget"].as_str()),
+        (Some("budget.alert"), Some("watch"))
+    );
+    assert_eq!(
+        (body["data"]["percent"].as_u64(), body["data"]["measure"].as_str()),
+        (Some(1), Some("tokens"))
+    );
     let shown = loop {
         let shown = server.ok(&["webhooks", "deliveries"]);
         if shown.contains("delivered") {
@@ -302,7 +308,8 @@ async fn invoices_are_drafted_numbered_exported_and_kept() {
     // A stopped server's directory, with the same settings.
     let command = |args: &[&str]| {
         let config = root.path().join("headrace.toml");
-        let done = program().args(args).arg("--config").arg(config).arg("--data-dir").arg(&server.dir).output();
+        let done =
+            program().args(args).arg("--config").arg(config).arg("--data-dir").arg(&server.dir).output();
         let done = done.unwrap();
         assert!(done.status.success(), "{args:?}: {}", said(&done));
         String::from_utf8(done.stdout).unwrap()

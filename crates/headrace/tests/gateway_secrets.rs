@@ -107,7 +107,7 @@ async fn a_directory_is_encrypted_at_its_next_start_and_its_backup_says_what_it_
     place.refuses(Some(&other), &["storage.secret_file", "other", "has the key"]);
     place.refuses(Some(&root.path().join("missing")), &["storage.secret_file", "missing"]);
     let (ok, text) = place.runs(Some(&own), &["secrets", "rewrap", next.to_str().unwrap()]);
-    assert!(ok && text.contains("2 files of secrets are encrypted"), "{text}");
+    assert!(ok && text.contains("3 files of secrets are encrypted"), "{text}");
     place.refuses(Some(&own), &["storage.secret_file", "own", "has the key"]);
     place.serves(Some(&next)).await.stop();
     let copy = Place { dir: copy, database: None };
@@ -129,10 +129,10 @@ async fn gateways_share_encrypted_secrets_while_the_file_is_introduced_and_chang
     // The plain secrets of a running gateway are encrypted when another one starts with the file.
     let mut running = first.serves(None).await;
     let plain = stored(&url);
-    assert!(plain.len() == 2 && plain.iter().all(|secret| secret.len() == 32), "{plain:?}");
+    assert!(plain.len() == 3 && plain.iter().all(|secret| secret.len() == 32), "{plain:?}");
     let mut joined = second.serves(Some(&own)).await;
     let sealed = stored(&url);
-    assert!(sealed.len() == 2 && sealed.iter().all(|secret| secret.len() == 72), "{sealed:?}");
+    assert!(sealed.len() == 3 && sealed.iter().all(|secret| secret.len() == 72), "{sealed:?}");
     for secret in &plain {
         assert!(
             sealed
@@ -162,7 +162,7 @@ async fn gateways_share_encrypted_secrets_while_the_file_is_introduced_and_chang
 
     // The file changes while a gateway runs.
     let (ok, text) = second.runs(Some(&own), &["secrets", "rewrap", next.to_str().unwrap()]);
-    assert!(ok && text.contains("2 secrets in the database"), "{text}");
+    assert!(ok && text.contains("3 secrets in the database"), "{text}");
     assert_ne!(stored(&url), sealed);
     let (status, body) = joined.chat(KEY, question(json!({ "max_tokens": 2 }))).await;
     assert_eq!(status, 200, "{body}");

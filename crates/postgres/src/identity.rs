@@ -21,6 +21,7 @@ use crate::url::PostgresUrl;
 
 mod accounts;
 mod details;
+mod document_table;
 mod documents;
 mod fill;
 mod operators;
@@ -75,7 +76,7 @@ impl PostgresKeyStore {
             }
             other => unavailable(other.to_string()),
         })?;
-        let made = session.run(LIMIT, async |client| client.batch_execute(documents::TABLES).await);
+        let made = session.run(LIMIT, async |client| client.batch_execute(document_table::TABLES).await);
         made.map_err(|fault| {
             session.close();
             unavailable(fault.why())

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use headrace_admin::{InvoiceSource, PriceFinder, PriceVersion};
+use headrace_config::ServerSettings;
 use headrace_domain::TokenClass;
 use headrace_ledger::ChargeGroup;
 use headrace_ledger::prices::PriceConfig;
@@ -21,8 +22,17 @@ pub(crate) fn source(reloader: &Arc<ConfigReloader>) -> InvoiceSource {
     }
 }
 
+/// Makes the source of a stopped server, from its settings.
+pub fn of_stopped_server(config: &ServerSettings) -> InvoiceSource {
+    let (settings, prices) = (config.invoices.clone(), config.prices.clone());
+    InvoiceSource {
+        settings: Box::new(move || settings.clone()),
+        versions: Box::new(move || finder(prices.clone())),
+    }
+}
+
 /// Finds the version of a price among the tables of the settings: the last table of the model with that price.
-pub fn finder(prices: Vec<PriceConfig>) -> PriceFinder {
+fn finder(prices: Vec<PriceConfig>) -> PriceFinder {
     Box::new(move |group: &ChargeGroup| {
         let has_price = |table: &&PriceConfig| {
             table.model == group.model && price_of(table, group.class()) == Some(group.price.get())

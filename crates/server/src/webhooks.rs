@@ -39,25 +39,25 @@ const SENT_AT_ONCE: u32 = 16;
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The endpoints with their outbox.
-pub(crate) struct Webhooks {
+pub(crate) struct AlertDelivery {
     endpoints: Vec<WebhookEndpoint>,
     outbox: Arc<dyn EventOutbox>,
     ledger: Arc<dyn LedgerAdmin>,
     sender: WebhookSender,
     clock: Arc<dyn Clock>,
-    intake: Mutex<Intake>,
+    intake: Mutex<AlertIntake>,
 }
 
 /// What was read of the journal.
 #[derive(Default)]
-struct Intake {
+struct AlertIntake {
     /// The number of alerts and the time of the newest one that this process knew at the last reading.
     seen: (usize, UnixNanos),
     /// When the journal was read, in nanoseconds of monotonic time.
     read_ns: Option<u64>,
 }
 
-impl Webhooks {
+impl AlertDelivery {
     /// Opens the outbox. `None` if no endpoint is configured. The first alert that an outbox gets is the next one. Blocks.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl Webhooks {
             &self.receivers(ALERT_KIND),
             self.clock.now(),
         )?;
-        *intake = Intake { seen, read_ns: Some(now_ns) };
+        *intake = AlertIntake { seen, read_ns: Some(now_ns) };
         Ok(())
     }
 

@@ -26,6 +26,8 @@ mod detail_rows;
 
 mod details;
 
+mod document_table;
+
 mod documents;
 
 mod fill;
@@ -175,7 +177,7 @@ impl SqliteKeyStore {
             sqlx::raw_sql(detail_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(tier_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(account_rows::TABLES).execute(&mut *connection).await?;
-            sqlx::raw_sql(documents::TABLES).execute(connection).await?;
+            sqlx::raw_sql(document_table::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use zeroize::Zeroizing;
 
 use crate::sealing::{SealError, SecretSealer, StoredSecret};
-use crate::secret_series::{RECEIPT_KEYS, is_of_series};
+use crate::series_names::{RECEIPT_KEYS, is_of_series};
 use crate::storage::Storage;
 
 /// The names of the secrets: the one that hashes keys, and the one that separates the prefix caches of tenants.

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use headrace_admin::{AdminCommand, AdminReply, Invoice, InvoiceAct, InvoiceReply, InvoiceSummary};
+use headrace_admin::{AdminCommand, AdminReply, InvoiceAct, InvoiceDocument, InvoiceReply, InvoiceSummary};
 use headrace_domain::OrgId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,7 @@ fn other(reply: InvoiceReply) -> ApiProblem {
     unexpected(AdminReply::Invoices(reply))
 }
 
-fn to_json(invoice: &Invoice) -> Result<Value, ApiProblem> {
+fn to_json(invoice: &InvoiceDocument) -> Result<Value, ApiProblem> {
     serde_json::to_value(invoice).map_err(|error| ApiProblem::form(None, error.to_string()))
 }
 
@@ -147,7 +147,7 @@ async fn find(
     app: &AdminApp,
     who: &AuthenticatedOperator,
     number: String,
-) -> Result<Box<Invoice>, ApiProblem> {
+) -> Result<Box<InvoiceDocument>, ApiProblem> {
     let gone = || ApiProblem::not_found(format!("there is no invoice `{number}`"));
     let act = InvoiceAct::Show { number: number.clone() };
     match run(app, who, act).await? {

@@ -18,7 +18,7 @@ const MAX_DELIVERIES: u32 = 200;
 
 /// An endpoint that receives events.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Webhook {
+pub(crate) struct WebhookShown {
     name: String,
     /// Scheme, host and port of its URL.
     host: String,
@@ -81,8 +81,8 @@ fn other(reply: WebhookReply) -> ApiProblem {
     unexpected(AdminReply::Webhooks(reply))
 }
 
-async fn endpoints(app: &AdminApp, who: &AuthenticatedOperator) -> Result<Vec<Webhook>, ApiProblem> {
-    let view = |of: WebhookView| Webhook {
+async fn endpoints(app: &AdminApp, who: &AuthenticatedOperator) -> Result<Vec<WebhookShown>, ApiProblem> {
+    let view = |of: WebhookView| WebhookShownShown {
         name: of.name,
         host: of.host,
         events: of.events,
@@ -102,7 +102,7 @@ async fn endpoints(app: &AdminApp, who: &AuthenticatedOperator) -> Result<Vec<We
 pub(crate) async fn list(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
-) -> Result<Json<Vec<Webhook>>, ApiProblem> {
+) -> Result<Json<Vec<WebhookShown>>, ApiProblem> {
     endpoints(&app, &who).await.map(Json)
 }
 
@@ -144,7 +144,7 @@ pub(crate) async fn resume(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<String>>,
-) -> Result<Json<Vec<Webhook>>, ApiProblem> {
+) -> Result<Json<Vec<WebhookShown>>, ApiProblem> {
     run(&app, &who, WebhookAct::Resume { name: id }).await?;
     endpoints(&app, &who).await.map(Json)
 }

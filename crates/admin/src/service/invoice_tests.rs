@@ -5,7 +5,7 @@ use headrace_identity::{HashSecret, MemoryKeyStore};
 use headrace_ledger::{ChargeLine, Ledger, LocalLedgerAdmin, MemoryJournal, Owner, SettleOutcome};
 
 use super::*;
-use crate::invoice::{Invoice, InvoiceState, PriceVersion};
+use crate::invoice::{InvoiceDocument, InvoiceState, PriceVersion};
 use crate::invoice_act::{InvoiceAct, InvoiceReply};
 use crate::invoice_settings::{InvoiceBuyer, InvoiceParty, InvoiceSettings, TaxRate};
 
@@ -15,9 +15,9 @@ const DAY: u64 = 86_400 * SECOND;
 const NOVEMBER: u64 = 1_793_491_200 * SECOND;
 
 /// A seeded sequence of random numbers.
-struct Random(u64);
+struct SeededNumbers(u64);
 
-impl Random {
+impl SeededNumbers {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-struct World {
+struct InvoiceWorld {
     service: AdminService,
     ledger: Arc<dyn LedgerAdmin>,
     next: u128,
@@ -48,7 +48,7 @@ fn settings() -> InvoiceSettings {
     }
 }
 
-impl World {
+impl InvoiceWorld {
     fn new(settings: InvoiceSettings) -> Self {
         let start = UnixNanos::new(NOVEMBER - 2 * DAY);
         let journal = MemoryJournal::default();
@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Settles a call of a project at `now`. Returns what it was charged.
-    fn call(&mut self, random: &mut Random, (org, project): (&str, &str), now: UnixNanos) -> i64 {
+    fn call(&mut self, random: &mut SeededNumbers, (org, project): (&str, &str), now: UnixNanos) -> i64 {
         self.next += 1;
         let hold = HoldId::from_bits(self.next);
         let held = i64::try_from(random.below(40_000_000)).unwrap();
@@ -140,7 +140,7 @@ impl World {
         of_lines.min(held)
     }
 
-    fn invoice(&self, act: InvoiceAct, now: UnixNanos) -> Result<Invoice, AdminError> {
+    fn invoice(&self, act: InvoiceAct, now: UnixNanos) -> Result<InvoiceDocument, AdminError> {
         match self.admin(AdminCommand::Invoices { act }, now)? {
             AdminReply::Invoices(InvoiceReply::Invoice(invoice)) => Ok(*invoice),
             other => panic!("{other:?}"),
@@ -163,7 +163,7 @@ fn finish(org: &str, of: &str) -> InvoiceAct {
 }
 
 /// Checks the sums of an invoice, and that JSON keeps all of it.
-fn check(invoice: &Invoice, charged: i64) {
+fn check(invoice: &InvoiceDocument, charged: i64) {
     let of_lines: i64 = invoice.lines.iter().map(|line| line.amount.get()).sum();
     let totals = &invoice.totals;
     assert_eq!((of_lines, totals.charged.get()), (charged, charged));
@@ -177,15 +177,15 @@ fn check(invoice: &Invoice, charged: i64) {
     assert_eq!(totals.due.0, totals.gross.0 - totals.paid.0 + totals.rounding.0);
     assert_eq!(totals.charged_cents.0, totals.net.0 + totals.rounding.0);
     let text = serde_json::to_string(invoice).unwrap();
-    assert_eq!(serde_json::from_str::<Invoice>(&text).unwrap(), *invoice);
+    assert_eq!(serde_json::from_str::<InvoiceDocument>(&text).unwrap(), *invoice);
 }
 
 #[test]
 fn lines_and_rounding_are_the_ledger_in_every_zone() {
     for seed in 0..12 {
         println!("seed {seed}");
-        let mut random = Random(seed);
-        let mut world = World::new(settings());
+        let mut random = SeededNumbers(seed);
+        let mut world = InvoiceWorld::new(settings());
         // By organisation and month of its zone.
         let mut sums = [[0_i64; 3]; 2];
         let mut now = NOVEMBER - DAY;
@@ -215,8 +215,8 @@ fn lines_and_rounding_are_the_ledger_in_every_zone() {
 
 #[test]
 fn a_final_invoice_has_a_number_and_never_changes() {
-    let mut world = World::new(settings());
-    let mut random = Random(7);
+    let mut world = InvoiceWorld::new(settings());
+    let mut random = SeededNumbers(7);
     let during = UnixNanos::new(NOVEMBER + 3 * DAY);
     let charged = world.call(&mut random, ("acme", "a"), during);
     let code = |act, now| world.invoice(act, now).unwrap_err().code;
@@ -246,7 +246,7 @@ fn a_final_invoice_has_a_number_and_never_changes() {
 
 #[test]
 fn without_a_seller_no_invoice_becomes_final() {
-    let world = World::new(InvoiceSettings::default());
+    let world = InvoiceWorld::new(InvoiceSettings::default());
     let later = UnixNanos::new(NOVEMBER + 70 * DAY);
     assert!(world.invoice(draft("acme", "2026-11"), later).is_ok());
     let refused = world.invoice(finish("acme", "2026-11"), later).unwrap_err();
@@ -255,8 +255,8 @@ fn without_a_seller_no_invoice_becomes_final() {
 
 #[test]
 fn texts_have_every_line_and_escape_what_customers_write() {
-    let mut world = World::new(settings());
-    let mut random = Random(3);
+    let mut world = InvoiceWorld::new(settings());
+    let mut random = SeededNumbers(3);
     for _ in 0..5 {
         world.call(&mut random, ("tokyo", "t"), UnixNanos::new(NOVEMBER + 3 * DAY));
     }

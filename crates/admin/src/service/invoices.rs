@@ -10,7 +10,7 @@ use headrace_ledger::{WindowBounds, charges_of, local_date, month_bounds};
 use super::AdminService;
 use crate::command::AdminReply;
 use crate::error::AdminError;
-use crate::invoice::{Invoice, InvoiceDays};
+use crate::invoice::{InvoiceDays, InvoiceDocument};
 use crate::invoice_act::{InvoiceAct, InvoiceReply, InvoiceSummary};
 use crate::invoice_settings::InvoiceSettings;
 
@@ -62,7 +62,7 @@ impl AdminService {
         org: &OrgId,
         month: &str,
         now: UnixNanos,
-    ) -> Result<(Invoice, WindowBounds), AdminError> {
+    ) -> Result<(InvoiceDocument, WindowBounds), AdminError> {
         if self.directory.org(org).is_none() {
             return Err(IdentityError::UnknownOrg(org.clone()).into());
         }
@@ -85,14 +85,20 @@ impl AdminService {
             due: day(due),
         };
         let versions = (self.invoices.versions)();
-        let invoice = Invoice::draft(settings, (org, month), days, &charges, &*versions);
+        let invoice = InvoiceDocument::draft(settings, (org, month), days, &charges, &*versions);
         let invoice = invoice.map_err(|_| {
             AdminError::new(AdminCode::Invalid, "the sums of the invoice do not fit 64 bits", "")
         })?;
         Ok((invoice, period))
     }
 
-    fn finish(&self, org: &OrgId, month: &str, actor: &str, now: UnixNanos) -> Result<Invoice, AdminError> {
+    fn finish(
+        &self,
+        org: &OrgId,
+        month: &str,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<InvoiceDocument, AdminError> {
         let settings = (self.invoices.settings)();
         if settings.seller.is_none() {
             let message = "an invoice needs a seller: set invoices.seller_name";
@@ -143,7 +149,7 @@ impl AdminService {
     }
 }
 
-fn parsed(document: &NumberedDocument) -> Result<Invoice, AdminError> {
+fn parsed(document: &NumberedDocument) -> Result<InvoiceDocument, AdminError> {
     serde_json::from_str(&document.text).map_err(|error| {
         let message = format!("{}-{} cannot be read: {error}", document.series, document.number);
         AdminError::new(

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{NamedCall, ServerArgs, call_id};
+use super::named_call::{NamedCall, call_id};
+use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(

@@ -4,23 +4,12 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use headrace_admin::{
-    AdminCommand, AdminReply, Invoice, InvoiceAct, InvoiceLine, InvoiceReply, InvoiceSource, InvoiceSummary,
+    AdminCommand, AdminReply, InvoiceAct, InvoiceDocument, InvoiceLine, InvoiceReply, InvoiceSummary,
 };
-use headrace_config::ServerSettings;
-use headrace_server::invoices::finder;
 use headrace_terminal::output;
 
 use crate::arguments::invoices::{InvoiceFormat, InvoicesArgs, InvoicesCommand};
 use crate::commands::{CommandError, ask, execute, print, time, unexpected};
-
-/// What invoices of a stopped server take from its settings.
-pub(crate) fn source(config: &ServerSettings) -> InvoiceSource {
-    let (settings, prices) = (config.invoices.clone(), config.prices.clone());
-    InvoiceSource {
-        settings: Box::new(move || settings.clone()),
-        versions: Box::new(move || finder(prices.clone())),
-    }
-}
 
 /// Computes, numbers, lists, shows or exports invoices.
 pub(crate) fn run(args: InvoicesArgs) -> ExitCode {
@@ -80,7 +69,7 @@ fn describe(reply: AdminReply) -> String {
 }
 
 /// An invoice as text.
-fn text(invoice: &Invoice) -> String {
+fn text(invoice: &InvoiceDocument) -> String {
     let title = match &invoice.number {
         Some(number) => format!("Invoice {number}"),
         None => "Draft".to_owned(),

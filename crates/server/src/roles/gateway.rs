@@ -35,7 +35,7 @@ use crate::role_context::RoleContext;
 use crate::running_model::RunningModel;
 use crate::tokenizer_assets::AssetsByModel;
 use crate::upstreams::{UpstreamModels, UpstreamRegistry};
-use crate::webhooks::Webhooks;
+use crate::webhooks::AlertDelivery;
 use crate::{canaries, gauges, identity_providers, objects, spending};
 
 /// Time by which a lease on limits outlives the longest hold. Only a lease that no call ends reaches this age.
@@ -59,7 +59,7 @@ pub(crate) struct GatewayRole {
     /// Makes receipts.
     pub(crate) receipts: Arc<LiveReceipts>,
     /// Delivers alerts. `None` if no endpoint is configured.
-    pub(crate) webhooks: Option<Arc<Webhooks>>,
+    pub(crate) webhooks: Option<Arc<AlertDelivery>>,
     limits: Limits,
     /// `None` if this server has its limits for itself.
     limit_keeper: LimitKeeper,
@@ -102,7 +102,7 @@ impl GatewayRole {
             let callers = (&limits, &tokens, Arc::new(certificates));
             receipts.signer().map_err(|error| error.to_string())?;
             let (outbox, ledger) = (data_dir.storage().outbox(), Arc::clone(&stores.ledger));
-            let webhooks = Webhooks::open(config, outbox, ledger, clock)?;
+            let webhooks = AlertDelivery::open(config, outbox, ledger, clock)?;
             let found = (&stores, &receipts);
             let gateway = build(config, data_dir, &running, &fronted, found, callers, clock)?;
             Ok((gateway, tokens, webhooks, fronted))

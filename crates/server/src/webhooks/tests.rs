@@ -21,7 +21,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A request that an endpoint received: its headers and its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Received {
+struct ReceivedWebhook {
     id: String,
     timestamp: String,
     signature: String,
@@ -29,7 +29,7 @@ struct Received {
 }
 
 /// An endpoint that answers with the given statuses, and then with 204.
-fn endpoint(statuses: Vec<u16>) -> (String, mpsc::Receiver<Received>) {
+fn endpoint(statuses: Vec<u16>) -> (String, mpsc::Receiver<ReceivedWebhook>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("http://{}", listener.local_addr().unwrap());
     let (send, receive) = mpsc::channel();
@@ -58,7 +58,7 @@ fn endpoint(statuses: Vec<u16>) -> (String, mpsc::Receiver<Received>) {
             let status = statuses.next().unwrap_or(204);
             let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             stream.write_all(answer.as_bytes()).unwrap();
-            let received = Received {
+            let received = ReceivedWebhook {
                 id: header("webhook-id"),
                 timestamp: header("webhook-timestamp"),
                 signature: header("webhook-signature"),
@@ -72,7 +72,7 @@ fn endpoint(statuses: Vec<u16>) -> (String, mpsc::Receiver<Received>) {
     (host, receive)
 }
 
-struct World {
+struct WebhookWorld {
     folder: tempfile::TempDir,
     clock: Arc<ManualClock>,
     ledger: Ledger,
@@ -81,7 +81,7 @@ struct World {
     next: u128,
 }
 
-impl World {
+impl WebhookWorld {
     fn new(host: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let secret = folder.path().join("secret");
@@ -163,21 +163,21 @@ impl World {
     }
 
     /// A sender as after a start.
-    fn webhooks(&self) -> Arc<Webhooks> {
+    fn webhooks(&self) -> Arc<AlertDelivery> {
         let storage = Storage::open(StorageUrl::of_folder(self.folder.path()), None);
         let clock: Arc<dyn Clock> = Arc::clone(&self.clock) as Arc<dyn Clock>;
-        Webhooks::open(&self.config, storage.outbox(), Arc::clone(&self.admin), &clock).unwrap().unwrap()
+        AlertDelivery::open(&self.config, storage.outbox(), Arc::clone(&self.admin), &clock).unwrap().unwrap()
     }
 }
 
-async fn deliver(webhooks: &Arc<Webhooks>) {
+async fn deliver(webhooks: &Arc<AlertDelivery>) {
     while webhooks.deliver_some().await {}
 }
 
 #[tokio::test]
 async fn an_alert_is_sent_until_it_is_accepted_with_one_id_over_restarts() {
     let (host, received) = endpoint(vec![500, 503]);
-    let mut world = World::new(&host);
+    let mut world = WebhookWorld::new(&host);
     world.webhooks();
     world.spend(600);
     // It ends before it has read anything, and after it has claimed and not sent.
@@ -217,7 +217,7 @@ async fn an_alert_is_sent_until_it_is_accepted_with_one_id_over_restarts() {
 #[tokio::test]
 async fn status_410_ends_an_endpoint_until_it_is_resumed_and_redirects_are_not_followed() {
     let (host, received) = endpoint(vec![302, 410]);
-    let mut world = World::new(&host);
+    let mut world = WebhookWorld::new(&host);
     let webhooks = world.webhooks();
     world.spend(600);
     deliver(&webhooks).await;
