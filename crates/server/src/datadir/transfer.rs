@@ -12,8 +12,7 @@ use headrace_store::{SHARED_SECRETS, Storage, StorageUrl, StoreName, TransferRep
 use secrecy::zeroize::Zeroizing;
 
 use super::{
-    DataDir, DataDirError, STORAGE_FILE, SecretFiles, lock_objects, random, recorded, secrets,
-    DataDir, DataDirError, STORAGE_FILE, SecretFiles, random, receipt_keys, recorded, secrets,
+    DataDir, DataDirError, STORAGE_FILE, SecretFiles, lock_objects, random, receipt_keys, recorded, secrets,
     secrets_folder, write_private,
 };
 
@@ -28,8 +27,8 @@ impl DataDir {
     /// of the ledger.
     ///
     /// # Errors
-    /// [`DataDirError::Lock`] if a server uses `objects_dir`, [`DataDirError::InUse`] if gateways are running, [`DataDirError::SamePlace`], or an error of a store. Nothing has
-    /// changed then.
+    /// [`DataDirError::Lock`] if a server uses `objects_dir`, [`DataDirError::InUse`] if gateways are running,
+    /// [`DataDirError::SamePlace`], or an error of a store. Nothing has changed then.
     pub fn move_stores(
         &self,
         to: &StorageUrl,
