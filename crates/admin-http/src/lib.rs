@@ -15,6 +15,7 @@ mod peers;
 mod places;
 mod plays;
 mod problem;
+mod project_records;
 mod provider_operator;
 mod router;
 mod routes;

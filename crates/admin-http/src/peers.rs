@@ -13,6 +13,7 @@ use serde_json::Value;
 
 pub(crate) mod credential;
 pub(crate) mod find;
+pub(crate) mod forget;
 pub(crate) mod merge;
 pub(crate) mod search_all;
 
@@ -88,11 +89,26 @@ impl PeerAccess {
     /// # Errors
     /// Returns why there is no answer, in words for operators.
     pub(crate) async fn ask(&self, peer: &GatewayPeer, path: &str, body: &Value) -> Result<Value, String> {
+        self.ask_within(peer, path, body, DEADLINE).await
+    }
+
+    /// Like [`Self::ask`], with another deadline.
+    ///
+    /// # Errors
+    /// As for [`Self::ask`].
+    pub(crate) async fn ask_within(
+        &self,
+        peer: &GatewayPeer,
+        path: &str,
+        body: &Value,
+        deadline: Duration,
+    ) -> Result<Value, String> {
         let address = peer.address.as_deref().ok_or("gateway.advertise is not set there")?;
         let body = Bytes::from(body.to_string());
         let signed = self.credential.sign(self.clock.now(), path, &body);
         let url = format!("{}{path}", address.trim_end_matches('/'));
         let request = self.http.post(url).header(HEADER, signed).header("content-type", "application/json");
+        let request = request.timeout(deadline);
         let asked = async {
             let mut response = request.body(body).send().await.map_err(|error| cause(&error))?;
             match response.status() {
@@ -114,8 +130,8 @@ impl PeerAccess {
             }
             serde_json::from_slice(&read).map_err(|error| format!("its answer is no JSON: {error}"))
         };
-        let silent = |_| Err(no_answer());
-        tokio::time::timeout(DEADLINE, asked).await.unwrap_or_else(silent)
+        let silent = |_| Err(format!("no answer within {} s", deadline.as_secs()));
+        tokio::time::timeout(deadline, asked).await.unwrap_or_else(silent)
     }
 }
 

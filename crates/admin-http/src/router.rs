@@ -25,6 +25,8 @@ use crate::routes::{
     accounts, budgets, document, events, gateway_list, gateways, invoices, money, operators, places,
     playground, receipt_keys, requests, scim_credentials, served, server, session, sign_in, tiers, webhooks,
     words,
+    accounts, budgets, contents, document, events, gateway_list, gateways, money, operators, places,
+    playground, requests, scim_credentials, served, server, session, sign_in, tiers, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
@@ -163,11 +165,20 @@ fn routes() -> RouteList {
             server::shadow,
         )
         .get("/audit", ADMINS, "The audit log, newest first", server::audit)
+        .get("/audit/head", ADMINS, "The signed end of the audit log", server::audit_head)
         .get("/requests", VIEWERS, "Calls, newest first, filtered by caller, outcome, cost and more", requests::search)
         .get("/requests/compare", VIEWERS, "Comparison of two calls", requests::compare)
         .get("/requests/{id}", VIEWERS, "One call's trace", requests::one)
         .get("/requests/{id}/explain", VIEWERS, "Explanation of a call's time and cost, in words", requests::explain)
         .get("/requests/{id}/beside", VIEWERS, "Concurrent work of a call: what ran in the same engine steps", requests::beside)
+        .get("/requests/{id}/content", DEVELOPERS, "Recorded request and answer of a call", requests::content)
+        .get("/requests/{id}/scores", VIEWERS, "Scores of a call, by name", contents::scores)
+        .post("/requests/{id}/scores", DEVELOPERS, "Give a call a score, in place of the one of the same name", contents::score)
+        .get("/datasets", DEVELOPERS, "Datasets of recorded requests and answers, by name", contents::datasets)
+        .post("/datasets", DEVELOPERS, "Create a dataset from recorded requests and answers", contents::create_dataset)
+        .get("/datasets/{id}", DEVELOPERS, "Items of a dataset, in order", contents::dataset_items)
+        .delete("/datasets/{id}", DEVELOPERS, "Delete a dataset", contents::remove_dataset)
+        .post("/forget", ADMINS, "Remove everything that names a user, from all stores", contents::forget)
         .get("/requests/{id}/cost", VIEWERS, "Cost of a call, by term", requests::cost)
         .get("/requests/{id}/receipt", VIEWERS, "Signed receipt of a call", requests::receipt)
         .post("/receipt-keys/rotate", OWNERS, "Make another key that signs receipts; older receipts stay valid", receipt_keys::rotate)

@@ -5,6 +5,7 @@ pub(crate) mod accounts;
 mod audit_scope;
 pub(crate) mod budget_scope;
 pub(crate) mod budgets;
+pub(crate) mod contents;
 pub(crate) mod document;
 pub(crate) mod events;
 pub(crate) mod gateway_list;

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use headrace_admin::AdminError;
+use headrace_admin::{AdminError, ForgottenStore};
 use headrace_domain::{NanoDollars, ProjectId, UnixNanos};
 use headrace_identity::{OperatorRecord, ProjectRecord};
 use schemars::JsonSchema;
@@ -366,6 +366,13 @@ pub trait CallRecords: Send + Sync {
     /// As for [`CallRecords::search`].
     fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
 
+    /// Removes a user from the stores that belong to this server alone: in one project, or everywhere. Returns what was
+    /// done in each.
+    fn forget(&self, user: &str, project: Option<&ProjectId>) -> Vec<ForgottenStore> {
+        let _ = (user, project);
+        Vec::new()
+    }
+
     /// The current state of the server.
     fn now(&self) -> Value;
 
@@ -389,6 +396,8 @@ pub enum CallView {
     Cost,
     /// Its signed receipt. `None` if the ledger has not settled the call.
     Receipt,
+    /// Its recorded request and answer.
+    Content,
     /// The stored record, for another gateway.
     Record,
 }
@@ -396,6 +405,7 @@ pub enum CallView {
 impl CallView {
     pub(crate) const ALL: [Self; 6] =
         [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Receipt, Self::Record];
+        [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Content, Self::Record];
 
     /// The name between gateways.
     pub(crate) const fn name(self) -> &'static str {
@@ -405,6 +415,7 @@ impl CallView {
             Self::Beside => "beside",
             Self::Cost => "cost",
             Self::Receipt => "receipt",
+            Self::Content => "content",
             Self::Record => "record",
         }
     }

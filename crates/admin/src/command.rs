@@ -1,7 +1,8 @@
 //! Commands and replies as serializable data, for the control socket. Contains no decisions.
 
 use headrace_domain::{
-    BudgetName, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName, UnixNanos,
+    BudgetName, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RecordRules, Residency, TierName,
+    UnixNanos,
 };
 use headrace_identity::{
     KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OperatorScope, OrgRecord, ProjectRecord,
@@ -11,7 +12,9 @@ use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget};
 use serde::{Deserialize, Serialize};
 
 use crate::account_act::{AccountAct, AccountReply};
+use crate::audit_act::{AuditAct, AuditReply};
 use crate::budget_act::{BudgetAct, BudgetAlertView, BudgetRuleView};
+use crate::content_act::{ContentAct, ContentReply};
 use crate::credit_view::CreditView;
 use crate::gateway_view::GatewayView;
 use crate::invoice_act::{InvoiceAct, InvoiceReply};
@@ -197,6 +200,18 @@ pub enum AdminCommand {
         /// The new limits. They replace all limits.
         limits: RateLimits,
     },
+    /// Changes what a project sets of its record policy.
+    SetProjectRecords {
+        /// The project.
+        project: ProjectId,
+        /// The new rules. They replace all rules. The server's policy applies to the rest.
+        records: RecordRules,
+    },
+    /// Shows, searches or scores recorded requests and answers, keeps datasets of them, or forgets a user.
+    Contents {
+        /// The act.
+        act: ContentAct,
+    },
     /// Adds money to an organisation's balance.
     GrantCredit {
         /// The organisation.
@@ -249,6 +264,11 @@ pub enum AdminCommand {
         /// Only rows before this row number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before: Option<u64>,
+    },
+    /// Exports, signs or verifies the audit log.
+    AuditLog {
+        /// The act.
+        act: AuditAct,
     },
     /// Creates an operator.
     CreateOperator {
@@ -364,6 +384,10 @@ pub enum AdminReply {
     ProjectCreated(ProjectRecord),
     /// Projects, by id.
     Projects(Vec<ProjectRecord>),
+    /// A project was changed.
+    ProjectChanged(ProjectRecord),
+    /// Recorded requests and answers, scores or datasets.
+    Contents(ContentReply),
     /// Limits were changed.
     LimitsSet,
     /// Regions were changed.
@@ -409,6 +433,8 @@ pub enum AdminReply {
     },
     /// Rows of the audit log, oldest first.
     Audit(Vec<AuditView>),
+    /// Rows of the audit log with their hashes, or its signed end.
+    AuditLog(AuditReply),
     /// An operator was created. Only this reply shows the key.
     OperatorCreated {
         /// The operator.

@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
 use crate::command::{AdminCommand, AdminReply};
+use crate::content_act::ContentAct;
 use crate::error::{AdminError, ControlError};
 use crate::service::AdminService;
 
@@ -68,7 +69,10 @@ pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, Contr
         Err(error) => return Err(io("connect to")(error)),
     };
     // A reload has no time limit, because loading models takes long. If the server ends, the connection closes.
-    let patience = (!matches!(command, AdminCommand::Reload)).then_some(CALL_TIMEOUT);
+    // Nor has forgetting a user, because files are written anew.
+    let is_long =
+        matches!(command, AdminCommand::Reload | AdminCommand::Contents { act: ContentAct::Forget { .. } });
+    let patience = (!is_long).then_some(CALL_TIMEOUT);
     stream.set_read_timeout(patience).map_err(io("set up"))?;
     stream.set_write_timeout(Some(CALL_TIMEOUT)).map_err(io("set up"))?;
     let request = Request { version: VERSION, command: command.clone() };

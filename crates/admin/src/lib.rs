@@ -2,8 +2,10 @@
 //! arguments. Must not know HTTP, engines or SQL.
 
 mod account_act;
+mod audit_act;
 mod budget_act;
 mod command;
+mod content_act;
 pub mod control;
 mod credit_view;
 mod error;
@@ -22,8 +24,10 @@ mod tier_act;
 mod webhook_act;
 
 pub use account_act::{AccountAct, AccountReply, GroupMapping, ListedAccounts, UserChange};
+pub use audit_act::{AuditAct, AuditLine, AuditReply};
 pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
 pub use command::{AdminCommand, AdminReply, AuditView, GrantView, ServerStatus, StoreView, TotalsView};
+pub use content_act::{ContentAct, ContentReply, ForgottenStore};
 pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use gateway_view::GatewayView;
@@ -34,6 +38,7 @@ pub use invoice::{
 pub use invoice_act::{InvoiceAct, InvoiceReply, InvoiceSource, InvoiceSummary, PriceFinder, PriceVersions};
 pub use invoice_amounts::CentAmount;
 pub use invoice_settings::{InvoiceBuyer, InvoiceParty, InvoiceSettings, TaxRate};
+pub use headrace_trace::{CallScore, Dataset, RecordName, ScoreValue};
 pub use lock::{DataDirLock, LockError};
 pub use places::{
     CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
@@ -42,6 +47,8 @@ pub use secret_text::SecretText;
 pub use service::{
     AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, ReceiptKeySource,
     RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
+    AdminService, AuditSigner, ContentAccess, DefaultLimits, DefaultsSource, ForgetSource, Grant, LinkSource,
+    NowSource, RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
 };
 pub use tier_act::TierAct;
 pub use webhook_act::{DeliveryView, WebhookAct, WebhookReply, WebhookSource, WebhookView};

@@ -91,6 +91,10 @@ pub struct AdminService {
     operators: Option<Arc<Operators>>,
     /// `None` if no server runs.
     links: Option<LinkSource>,
+    /// `None` in tests without recorded requests.
+    contents: Option<ContentAccess>,
+    /// `None` in tests without a key.
+    audit_signer: Option<AuditSigner>,
     /// Locked during a whole act on money.
     money: Mutex<()>,
     lent: Lent,
@@ -125,6 +129,8 @@ impl AdminService {
             invoices: InvoiceSource::default(),
             operators: None,
             links: None,
+            contents: None,
+            audit_signer: None,
             money: Mutex::new(()),
             lent: Lent::default(),
         }
@@ -300,6 +306,11 @@ impl AdminService {
                 self.directory.set_project_limits(&project, limits, actor, now)?;
                 Ok(AdminReply::LimitsSet)
             }
+            AdminCommand::SetProjectRecords { project, records } => {
+                let changed = self.directory.set_project_records(&project, records, actor, now)?;
+                Ok(AdminReply::ProjectChanged(changed))
+            }
+            AdminCommand::Contents { act } => self.contents(act, actor, now),
             AdminCommand::GrantCredit { org, amount, kind, reference } => {
                 self.grant(Grant { org, amount, kind, reference }, actor, now)
             }
@@ -312,6 +323,7 @@ impl AdminService {
             AdminCommand::OpenAccounts => Ok(AdminReply::AccountsOpened { count: self.open_accounts(now)? }),
             AdminCommand::SetLedgerClock => self.set_clock(actor, now),
             AdminCommand::ShowAudit { last, before } => self.audit(last, before),
+            AdminCommand::AuditLog { act } => self.audit_log(act, now),
             AdminCommand::CreateOperator { name, role, scope } => {
                 self.create_operator(&name, role, scope, actor, now)
             }
@@ -532,7 +544,9 @@ fn unexpected(receipt: &Receipt) -> AdminError {
 }
 
 mod accounts;
+mod audit;
 mod budgets;
+mod contents;
 mod gateways;
 mod invoices;
 mod lend;
@@ -541,6 +555,8 @@ mod operators;
 mod outgoing;
 mod tiers;
 
+pub use audit::AuditSigner;
+pub use contents::{ContentAccess, ForgetSource};
 pub use money::Grant;
 pub use operators::LinkSource;
 

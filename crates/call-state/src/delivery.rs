@@ -12,6 +12,8 @@ use headrace_call_api::{AbortReason, AnswerFrames, BrokenBody, MemoryReservation
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::recorded_copy::RecordedCopy;
+
 /// Frames are joined up to this size, so that a slow reader takes few large frames.
 const JOIN_BYTES: usize = 16 * 1024;
 /// The largest frame. Bytes that the transport has taken count as written, and a stalled transport keeps them.
@@ -78,6 +80,7 @@ struct DeliveryState {
     waker: Option<Waker>,
     outlet: Option<Arc<dyn TransportOutlet>>,
     kept: Option<Box<DeliveredCopy>>,
+    recorded: Option<Box<RecordedCopy>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -126,6 +129,9 @@ impl DeliverySender {
             if let Some(kept) = &mut state.kept {
                 kept.put(bytes);
             }
+            if let Some(recorded) = &mut state.recorded {
+                recorded.put(bytes);
+            }
             if state.abort_reason.is_some() || state.end != DeliveryEnd::Open {
                 bytes.clear();
                 return;
@@ -167,6 +173,17 @@ impl DeliverySender {
     /// Keeps a copy of what is pushed from now on.
     pub fn keep(&self, kept: DeliveredCopy) {
         self.shared.state.lock().kept = Some(Box::new(kept));
+    }
+
+    /// Records what is pushed from now on.
+    pub fn record(&self, recorded: RecordedCopy) {
+        self.shared.state.lock().recorded = Some(Box::new(recorded));
+    }
+
+    /// Takes what was recorded, and whether its end is missing. `None` if nothing is recorded.
+    pub fn recorded(&self) -> Option<(Bytes, bool)> {
+        let recorded = self.shared.state.lock().recorded.take()?;
+        Some(recorded.into_parts())
     }
 
     /// Takes the copy of everything that was pushed. `None` if none was kept or it was given up.

@@ -11,6 +11,7 @@ mod in_flight;
 mod memory;
 mod org_slots;
 mod rates;
+mod recorded_copy;
 mod rejection;
 mod render_gate;
 
@@ -24,5 +25,6 @@ pub use in_flight::{InFlightCall, InFlightSlot, InFlightTable};
 pub use memory::{CallMemory, MemoryBounds, NoMemory, NotEncoded, TokenizerMemory, mib};
 pub use org_slots::{OrgSlot, OrgSlots};
 pub use rates::rate_headers;
+pub use recorded_copy::RecordedCopy;
 pub use rejection::{Rejection, RejectionFacts, unauthenticated};
 pub use render_gate::{NoTurn, RenderGate, RenderPermit};

@@ -10,10 +10,12 @@ use headrace_domain::{NanoDollars, OrgId};
 use headrace_kernels::{Isa, KERNEL_VERSION};
 
 pub(crate) mod accounts;
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod batches;
 pub(crate) mod bench;
 pub(crate) mod cache;
+pub(crate) mod contents;
 pub(crate) mod inspection;
 pub(crate) mod invoices;
 
@@ -33,6 +35,7 @@ pub(crate) mod places;
 pub(crate) mod receipts;
 pub(crate) mod requests;
 pub(crate) mod secrets;
+pub(crate) mod times;
 pub(crate) mod transfer;
 
 mod shared;
@@ -122,6 +125,10 @@ pub(crate) enum ProgramCommand {
     ///
     /// Other filters: stage, duration and refusal text.
     Requests(Box<requests::RequestsArgs>),
+    /// Datasets of recorded requests and answers
+    Datasets(contents::DatasetsArgs),
+    /// Remove everything that names a user, from all stores
+    Forget(contents::ForgetArgs),
     /// Calls, tokens and charges by project, key or model, over time
     ///
     /// Other groups: organisation, upstream and user. Charges are the ledger's.
@@ -163,7 +170,7 @@ pub(crate) enum ProgramCommand {
     /// Change the key that encrypts the stored secrets
     Secrets(secrets::SecretsArgs),
     /// The audit log: administrative changes and their authors
-    Audit(AuditArgs),
+    Audit(audit::AuditArgs),
     /// Talk to a model in the terminal
     ///
     /// Without a prompt, the command reads one question per line from the terminal or a pipe. In a terminal, lines can be edited and
@@ -411,15 +418,6 @@ pub(crate) enum TraceCommand {
         #[arg(value_parser = call_id)]
         second: NamedCall,
     },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct AuditArgs {
-    #[command(flatten)]
-    pub(crate) at: ServerArgs,
-    /// Maximum number of rows
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub(crate) last: u32,
 }
 
 #[derive(Debug, Args)]

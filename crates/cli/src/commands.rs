@@ -2,12 +2,15 @@
 //! one. Turns replies into text. Contains no decisions.
 
 pub(crate) mod accounts;
+pub(crate) mod audit;
 pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod budgets;
 pub(crate) mod cache;
 pub(crate) mod chat;
+pub(crate) mod contents;
 mod counterfactual;
+mod dataset_calls;
 pub(crate) mod errors;
 pub(crate) mod inspection;
 pub(crate) mod invoices;
@@ -41,14 +44,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use headrace_admin::{
-    AdminCommand, AdminError, AdminReply, AdminService, ControlError, ServerStatus, control,
+    AdminCommand, AdminError, AdminReply, AdminService, ContentAccess, ControlError, ServerStatus, control,
 };
 use headrace_config::{ConfigError, ServerSettings, reference};
 use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
+use headrace_server::audit_heads;
 use headrace_server::datadir;
 use headrace_server::datadir::{DataDir, DataDirError, SecretFiles};
 use headrace_server::invoices::of_stopped_server;
+use headrace_server::forget::UserForgetter;
 use headrace_store::{StorageReader, StoreName};
 use headrace_terminal::output;
 use headrace_trace::{TraceReader, decode_record};
@@ -205,6 +210,11 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
         .with_operators(operators)
         .with_invoices(of_stopped_server(config));
+        .with_contents(contents_alone(config, &dir));
+    let service = match audit_heads::signer(&dir.gateway_secret()) {
+        Ok(signer) => service.with_audit_signer(signer),
+        Err(why) => return Err(CommandError::Other(why)),
+    };
     // An emptied ledger must not block the command that repairs it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),
@@ -221,6 +231,18 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
         )));
     }
     Ok(reply)
+}
+
+/// The recorded requests and answers in the directory of a stopped server.
+fn contents_alone(config: &ServerSettings, dir: &DataDir) -> ContentAccess {
+    let archive = dir.storage().contents(config.contents.max_total_bytes, None);
+    let objects_dir = config.storage.objects_dir.as_deref();
+    let forgetter = UserForgetter::new(dir.storage(), objects_dir, Arc::clone(&archive));
+    ContentAccess {
+        archive,
+        flush: Box::new(|| ()),
+        forget: Box::new(move |user, project| forgetter.forget(user, project)),
+    }
 }
 
 /// Formats a time as `2026-11-21 01:34:08`, or as a dash.

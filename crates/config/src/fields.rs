@@ -7,14 +7,16 @@ use super::kinds::{
     millis, seconds,
 };
 use super::value::SettingKind;
-use super::{access_fields, otel, stopping, storage, table_texts};
+use super::{access_fields, otel, record_fields, stopping, storage, table_texts};
 
 pub use super::field::SettingField;
 use super::field::{field, joined};
 
 /// All settings, by section.
 pub const FIELDS: &[SettingField] =
-    &joined::<{ WITH_STORAGE.len() + access_fields::FIELDS.len() }>(WITH_STORAGE, access_fields::FIELDS);
+    &joined::<{ WITH_RECORDS.len() + access_fields::FIELDS.len() }>(WITH_RECORDS, access_fields::FIELDS);
+const WITH_RECORDS: &[SettingField] =
+    &joined::<{ WITH_STORAGE.len() + record_fields::FIELDS.len() }>(WITH_STORAGE, record_fields::FIELDS);
 const WITH_STORAGE: &[SettingField] =
     &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
 const WITH_STOPPING: &[SettingField] =

@@ -26,6 +26,8 @@ mod otel;
 mod paths;
 mod prices;
 mod proxies;
+pub mod record_fields;
+mod records;
 pub mod reference;
 pub mod relayed;
 mod routes;
@@ -124,6 +126,7 @@ impl ServerSettings {
             files: read.files(),
             storage: read.storage(),
             traces: read.traces(),
+            contents: read.content_bounds(),
             first_start: FirstStart {
                 credit: read.dollars("first_start.credit"),
                 key_file: read.path("first_start.key_file"),
@@ -380,6 +383,7 @@ impl SettingsReader {
             },
             object_retention: self.duration("objects.retention"),
             idempotency: self.idempotency(),
+            records: self.record_policy(),
             wire: WireLimits { skip_hosted_tools: self.is_on("responses.skip_hosted_tools"), ..self.wire() },
         };
         for (field, why) in config.faults() {

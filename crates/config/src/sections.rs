@@ -52,6 +52,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("objects", "Objects that clients store, and their retention"),
     ("idempotency", "Answers that repeated requests get again. See [idempotency keys](idempotency.md)"),
     ("traces", "Bounds on stored traces"),
+    ("records", "What is recorded of calls besides times, counts and charges. See [privacy](privacy.md)"),
     ("first_start", "Initial content of an empty data directory"),
     (
         "worker",

@@ -30,6 +30,7 @@ use crate::admin::AdminSettings;
 use crate::arithmetic::ArithmeticConfig;
 use crate::layers::SettingProblem;
 use crate::limit_source::LimitServerSettings;
+use crate::record_fields::ContentBounds;
 use crate::relayed::{RelayedConfig, UpstreamConfig};
 use crate::storage::StorageSettings;
 use crate::webhooks::WebhookEndpoint;
@@ -95,6 +96,8 @@ pub struct ServerSettings {
     pub storage: StorageSettings,
     /// Bounds on stored traces.
     pub traces: TraceSettings,
+    /// Bounds on recorded requests and answers.
+    pub contents: ContentBounds,
     /// The setup of an empty data directory.
     pub first_start: FirstStart,
     /// The secret with which other gateways sign jobs for the engines here. `None` disables the worker protocol.

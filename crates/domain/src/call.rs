@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheMark, Conversation, DialectExtras, EndUser, FieldConcern, MediaPart, PromptItem, ReasoningOptions,
-    ResponseFormat, SamplingRequest, ToEncode,
+    CacheMark, CallLabels, Conversation, DialectExtras, EndUser, FieldConcern, MediaPart, PromptItem,
+    ReasoningOptions, ResponseFormat, SamplingRequest, ToEncode,
 };
 
 /// The API whose request and answer shapes are used.
@@ -218,6 +218,8 @@ pub struct Call {
     pub tier: ServiceTier,
     /// The end user. `None` if the caller named none.
     pub user: Option<EndUser>,
+    /// The labels of `metadata`. `None` if the caller sent none.
+    pub labels: Option<Box<CallLabels>>,
     /// The form that the answer's text must match. `None` for free text.
     pub form: Option<Arc<ResponseFormat>>,
     /// How much the model reasons.
@@ -244,6 +246,7 @@ impl Call {
             timeout: None,
             tier: ServiceTier::Standard,
             user: None,
+            labels: None,
             form: None,
             reasoning: ReasoningOptions::default(),
             dialect: DialectExtras::None,

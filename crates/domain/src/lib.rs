@@ -8,6 +8,8 @@ mod block_key;
 mod cache_comparison;
 mod cache_mark;
 mod call;
+mod call_content;
+mod call_labels;
 mod clock;
 mod code;
 mod concern;
@@ -15,11 +17,13 @@ mod conversation;
 mod dialect_extras;
 mod encode;
 mod end_user;
+mod forgotten_name;
 mod holder_tiers;
 mod http_date;
 mod id;
 mod media;
 mod money;
+mod record_policy;
 mod region;
 mod reply;
 mod response;
@@ -47,6 +51,8 @@ pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
 pub use call::{
     BodyFields, Call, Dialect, Endpoint, FieldSpan, MessageOrigin, Prompt, RelayedBody, ServiceTier,
 };
+pub use call_content::{CallContent, ContentSink};
+pub use call_labels::CallLabels;
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{ConcernKind, FieldConcern};
@@ -57,6 +63,7 @@ pub use conversation::{
 pub use dialect_extras::{CompletionsExtras, DialectExtras, MessagesExtras};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
+pub use forgotten_name::{FORGOTTEN, ForgottenName};
 pub use holder_tiers::HolderTiers;
 pub use http_date::HttpDate;
 pub use id::{
@@ -64,6 +71,7 @@ pub use id::{
 };
 pub use media::{MediaKind, MediaPart, MediaSource};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
+pub use record_policy::{RecordLevel, RecordPolicy, RecordRules};
 pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use response::ResponseAsk;

@@ -13,8 +13,8 @@ use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::worker_job::WorkerJob;
 use crate::{
-    Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, TokenUser,
-    UnixNanos, Usage, UsageSource,
+    CallLabels, Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId,
+    TokenUser, UnixNanos, Usage, UsageSource,
 };
 
 /// The version that this program writes. Older versions stay readable, newer ones are refused.
@@ -366,6 +366,9 @@ pub struct TraceRecord {
     /// The end user that the caller named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EndUser>,
+    /// The labels that the caller gave to the call (`metadata`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<Box<CallLabels>>,
     /// The endpoint. Known once the path was routed.
     pub endpoint: Option<Endpoint>,
     /// The model that the caller named, cut to 256 bytes.
@@ -480,6 +483,7 @@ impl TraceRecord {
             key: None,
             token_user: None,
             user: None,
+            labels: None,
             endpoint: None,
             model_asked: None,
             model_served: None,

@@ -147,7 +147,7 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 impl CallTask {
     fn new(
         gateway: &Gateway,
-        context: RequestContext,
+        mut context: RequestContext,
         funded: FundedCall,
         head: oneshot::Sender<Answer>,
     ) -> Self {
@@ -157,6 +157,9 @@ impl CallTask {
         line.runs_on = features::runs_on(gateway, &context, &work);
         if let Some(copy) = features::on_task(gateway, &context, &work) {
             line.sender.keep(copy);
+        }
+        if let Some(recorded) = features::on_recorded_task(gateway, &mut context, &work) {
+            line.sender.record(recorded);
         }
         Self {
             line,
@@ -371,6 +374,7 @@ impl CallTask {
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
         attempt(|| context.seal(outcome));
         attempt(|| features::on_verdict(gateway, &mut context, verdict));
+        attempt(|| features::on_recorded_end(gateway, &mut context, line.sender.recorded()));
         let sent = line.sender.kept();
         let copy = guarded(features::on_end(gateway, &mut context, sent)).await.flatten();
         if attempt(|| traces.record(context.record)).is_none() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::MemoryBounds;
-use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
+use headrace_domain::{Clock, RecordPolicy, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
 use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_ledger::{LedgerClient, Owner};
@@ -128,6 +128,8 @@ pub struct GatewayConfig {
     pub object_retention: Duration,
     /// How answers are kept for repeated requests.
     pub idempotency: IdempotencyConfig,
+    /// What is recorded of the calls of projects that set no policy.
+    pub records: RecordPolicy,
     /// Bounds on what a request may contain.
     pub wire: WireLimits,
 }
@@ -163,6 +165,7 @@ impl Default for GatewayConfig {
             memory: MemoryBounds::default(),
             object_retention: Duration::from_secs(30 * 24 * 3600),
             idempotency: IdempotencyConfig::default(),
+            records: RecordPolicy::default(),
             wire: WireLimits::default(),
         }
     }

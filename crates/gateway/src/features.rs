@@ -4,6 +4,7 @@
 mod batches;
 mod canaries;
 mod idempotency;
+mod recorded_content;
 mod sessions;
 mod shadow_copies;
 mod stored_responses;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use headrace_call_api::{BodySource, IdempotencyHeader, ObjectOperation};
 use headrace_call_state::{
-    Answer, Rejection,
+    Answer, RecordedCopy, Rejection,
     delivery::{DeliveredCopy, DeliverySender},
 };
 use headrace_catalog::Catalog;
@@ -98,7 +99,9 @@ pub(crate) async fn on_body(
 
 /// Whether a feature needs the body after it was read.
 pub(crate) fn need_body(context: &RequestContext, catalog: &Catalog) -> bool {
-    sessions::need_body(context) || shadow_copies::need_body(context, catalog)
+    sessions::need_body(context)
+        || shadow_copies::need_body(context, catalog)
+        || recorded_content::need_body(context)
 }
 
 /// When the body cannot be read. `body` is there if [`need_body`] said so.
@@ -114,6 +117,7 @@ pub(crate) async fn on_parsed(
     body: Option<Bytes>,
 ) -> Result<ParsedCall, Rejection> {
     batches::on_parsed(context, &mut parsed.call)?;
+    recorded_content::on_parsed(gateway, context, body.as_ref());
     canaries::on_parsed(context, &parsed);
     shadow_copies::on_parsed(gateway, context, &parsed, body);
     stored_responses::check_room(gateway, context, &parsed.call)?;
@@ -166,6 +170,20 @@ pub(crate) fn on_task(
     batches::on_task(context, work)
         .or_else(|| idempotency::on_task(gateway, context, work))
         .or_else(|| shadow_copies::on_task(context))
+}
+
+/// When the call's task begins: a buffer for the answer, if it is recorded.
+pub(crate) fn on_recorded_task(
+    gateway: &Gateway,
+    context: &mut RequestContext,
+    work: &RenderedWork,
+) -> Option<RecordedCopy> {
+    recorded_content::on_task(gateway, context, work)
+}
+
+/// When the call has ended, before its trace is recorded. `sent` is what was recorded of the answer.
+pub(crate) fn on_recorded_end(gateway: &Gateway, context: &mut RequestContext, sent: Option<(Bytes, bool)>) {
+    recorded_content::on_end(gateway, context, sent);
 }
 
 /// Whether a call continues if its client leaves before it has a part of the answer.

@@ -1,6 +1,6 @@
 //! The gateway: what its calls share, and its drain.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -9,7 +9,7 @@ use headrace_call_state::{
     RenderGate,
 };
 use headrace_catalog::{Catalog, GatewayError};
-use headrace_domain::{ModelName, Residency, UnixNanos};
+use headrace_domain::{ContentSink, ModelName, RecordPolicy, RecordRules, Residency, UnixNanos};
 use headrace_identity::Directory;
 use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_resources::{ResourceConfig, ResourceParts, SocketSession, StoredResources};
@@ -39,6 +39,8 @@ pub struct Gateway {
     memory: Arc<CallMemory>,
     tasks: TaskTracker,
     shadows: ShadowCopies,
+    /// Receives requests and answers. Not set if none are recorded.
+    contents: OnceLock<Arc<dyn ContentSink>>,
     resources: Arc<StoredResources>,
     pasts: AnswerOrigins,
     kept_ids: Arc<GeneratedIdCache>,
@@ -110,6 +112,7 @@ impl Gateway {
             catalog: ArcSwap::new(catalog),
             tasks,
             shadows: ShadowCopies::default(),
+            contents: OnceLock::new(),
             draining,
             cut_off,
             trace_slots: Semaphore::new(TRACE_SLOTS),
@@ -333,6 +336,21 @@ impl Gateway {
     /// before calls are served.
     pub fn keep_shadow_spending(&self, spending: Arc<dyn ShadowSpending>) {
         self.shadows.keep_spending(spending);
+    }
+
+    /// Records requests and answers of calls whose policy says so from now on. Call this once, before calls are served.
+    pub fn keep_contents(&self, sink: Arc<dyn ContentSink>) {
+        let _ = self.contents.set(sink);
+    }
+
+    /// The sink of requests and answers.
+    pub(crate) fn contents(&self) -> Option<&Arc<dyn ContentSink>> {
+        self.contents.get()
+    }
+
+    /// The record policy of calls of a project that sets `rules`.
+    pub(crate) fn records_of(&self, rules: RecordRules) -> RecordPolicy {
+        self.config.records.with(rules)
     }
 
     /// The figures of the shadow copies of calls for a name.

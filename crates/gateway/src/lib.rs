@@ -12,6 +12,7 @@ mod funds;
 mod gateway;
 mod idempotent_request;
 mod judging;
+mod kept_request;
 mod key_check;
 mod keyed_background;
 mod look_up;

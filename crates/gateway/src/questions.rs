@@ -82,7 +82,7 @@ impl Gateway {
     ) -> Result<AdmittedQuestion, Answer> {
         match principal {
             Ok(principal) => {
-                context.is_of(&principal);
+                context.is_of(&principal, self.records_of(principal.records));
                 Ok(AdmittedQuestion { question, principal, context, headers })
             }
             Err(why) => Err(respond(&context, Err(why))),

@@ -8,6 +8,7 @@ use headrace_call_state::{Answer, AnsweredRequest, InFlightSlot, Rejection};
 use headrace_catalog::ServedModel;
 use headrace_domain::{
     CallOutcome, Clock, Dialect, Endpoint, OutputVerdict, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
+    CallOutcome, Clock, Dialect, Endpoint, RecordPolicy, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
     parse_traceparent,
 };
 use headrace_identity::Principal;
@@ -17,6 +18,7 @@ use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
 use crate::idempotent_request::IdempotentRequest;
 use crate::judging::LateVerdicts;
+use crate::kept_request::KeptRequest;
 
 /// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
 pub(crate) struct RequestContext {
@@ -38,6 +40,10 @@ pub(crate) struct RequestContext {
     pub(crate) turns: Option<SocketSession>,
     /// The canary watches that this request counts towards, if any.
     pub(crate) canaries: Option<Box<CallCanaries>>,
+    /// What is recorded of the request. The default until its caller is known.
+    pub(crate) records: RecordPolicy,
+    /// The body, if it is recorded.
+    pub(crate) request: Option<Box<KeptRequest>>,
     /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
     pub(crate) slot: Option<InFlightSlot>,
     start_ns: u64,
@@ -114,6 +120,8 @@ impl RequestContext {
             idempotency: None,
             turns: None,
             canaries: None,
+            records: RecordPolicy::default(),
+            request: None,
             slot: None,
             start_ns: started_mono_ns,
             late_verdicts: OnceLock::new(),
@@ -167,12 +175,15 @@ impl RequestContext {
         self.batch.is_some() || self.idempotency.is_some()
     }
 
-    /// Names the caller.
-    pub(crate) fn is_of(&mut self, principal: &Principal) {
+    /// Names the caller, whose calls are recorded by `records`.
+    pub(crate) fn is_of(&mut self, principal: &Principal, records: RecordPolicy) {
+        self.records = records;
         self.record.org = Some(principal.org.clone());
         self.record.project = Some(principal.project.clone());
         self.record.key = Some(principal.key.clone());
-        self.record.token_user.clone_from(&principal.user);
+        if records.level.has_labels() {
+            self.record.token_user.clone_from(&principal.user);
+        }
     }
 
     /// Records the endpoint, and the caller's trace ids if they are well-formed.

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::Release};
 
-use headrace_domain::{KeyId, OrgId, ProjectId, Residency, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, RecordRules, Residency, UnixNanos};
 use parking_lot::{Mutex, RwLock};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,7 @@ mod audit;
 mod details;
 mod documents;
 mod ends;
+mod record_rules;
 mod records;
 mod refresh;
 mod rotation;
@@ -443,7 +444,8 @@ impl Directory {
         if self.project(&id).is_some() {
             return Err(IdentityError::Exists { what: format!("project `{id}`") });
         }
-        let project = ProjectRecord { id, org, limits, created: now, tier: None };
+        let project =
+            ProjectRecord { id, org, limits, created: now, tier: None, records: RecordRules::default() };
         let detail = format!("org {}, {limits}", project.org);
         let audit = entry(now, actor, "project.create", project.id.as_str(), detail);
         self.store.upsert_project(&project, &audit)?;

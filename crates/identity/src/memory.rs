@@ -144,7 +144,7 @@ impl KeyStore for MemoryKeyStore {
             Some(other) if other.org != project.org => {
                 return Err(StoreError::Duplicate { what: "project" });
             }
-            Some(other) => other.limits = project.limits,
+            Some(other) => (other.limits, other.records) = (project.limits, project.records),
             None => kept.directory.projects.push(project.clone()),
         }
         kept.log(audit);

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, Residency, TokenUser, UnixNanos};
+use headrace_domain::{
+    Endpoint, KeyId, ModelName, OrgId, ProjectId, RecordRules, Residency, TokenUser, UnixNanos,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{AddressList, TierEntitlements};
@@ -45,6 +47,8 @@ pub struct Principal {
     pub allowed_ips: AddressList,
     /// What its tiers allow, besides models and limits. `None` if it has no tier.
     pub tier: Option<Arc<TierEntitlements>>,
+    /// What the project sets of its record policy.
+    pub records: RecordRules,
 }
 
 impl Principal {
@@ -69,6 +73,7 @@ impl Principal {
             expires: None,
             allowed_ips: AddressList::default(),
             tier: None,
+            records: RecordRules::default(),
         }
     }
 }

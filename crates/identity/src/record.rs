@@ -1,7 +1,7 @@
 //! Organisations, projects and keys as administrators see them. Holds no secret and no hash of a secret: those stay
 //! between the directory and its store.
 
-use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TierName, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, RecordRules, Residency, TierName, UnixNanos};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,9 @@ pub struct ProjectRecord {
     /// Its tier.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<TierName>,
+    /// What it sets of its record policy.
+    #[serde(default, skip_serializing_if = "RecordRules::is_default")]
+    pub records: RecordRules,
 }
 
 /// An API key, without its secret.

@@ -24,6 +24,9 @@ pub use judge_rules::{
     PassageVerdicts, WithoutVerdict,
 };
 pub use output::{OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text};
+pub use output::{
+    OutputFilter, OutputRules, PiiRedactor, ScreenedText, TextRules, screen_arguments, screen_text,
+};
 pub use phrases::Phrases;
 pub use pii::PiiEntity;
 pub use rules::Rules;

@@ -7,6 +7,7 @@ mod arguments;
 mod filter;
 mod pattern_text;
 mod patterns;
+mod redactor;
 mod span;
 mod text_rules;
 mod word_text;
@@ -14,6 +15,7 @@ mod words;
 
 pub use arguments::{ScreenedText, screen_arguments, screen_text};
 pub use filter::OutputFilter;
+pub use redactor::PiiRedactor;
 pub use text_rules::TextRules;
 
 use crate::{Action, JudgesByName, RuleConfig, RuleError};

@@ -152,7 +152,7 @@ impl KeyStore for PostgresKeyStore {
                     &seen
                 ),
                 client.query_typed(
-                    "SELECT id, org, limits, created, tier FROM headrace.projects WHERE changed > $1 ORDER BY position",
+                    "SELECT id, org, limits, created, tier, records FROM headrace.projects WHERE changed > $1 ORDER BY position",
                     &seen
                 ),
                 client.query_typed(
@@ -412,20 +412,22 @@ async fn put_org(client: &Client, org: &OrgRecord) -> Result<(), RowFailure> {
 /// Adds or changes a project, within the caller's transaction.
 async fn put_project(client: &Client, project: &ProjectRecord) -> Result<(), RowFailure> {
     let (id, org, limits) = (project.id.as_str(), project.org.as_str(), json(&project.limits)?);
-    let created = nanos(project.created)?;
+    let (created, records) = (nanos(project.created)?, json(&project.records)?);
     if !exists(client, "SELECT FROM headrace.orgs WHERE id = $1", &[(&org, Type::TEXT)]).await? {
         return Err(StoreError::NotFound { what: "organisation" }.into());
     }
     let written = client
         .execute_typed(
-            "INSERT INTO headrace.projects (id, org, limits, created, tier) VALUES ($1, $2, $3, $4, $5) \
-             ON CONFLICT (id) DO UPDATE SET limits = excluded.limits WHERE projects.org = excluded.org",
+            "INSERT INTO headrace.projects (id, org, limits, created, tier, records) VALUES ($1, $2, $3, $4, $5, $6) \
+             ON CONFLICT (id) DO UPDATE SET limits = excluded.limits, records = excluded.records \
+             WHERE projects.org = excluded.org",
             &[
                 (&id, Type::TEXT),
                 (&org, Type::TEXT),
                 (&limits, Type::TEXT),
                 (&created, Type::INT8),
                 (&project.tier.as_ref().map(TierName::as_str), Type::TEXT),
+                (&records, Type::TEXT),
             ],
         )
         .await?;

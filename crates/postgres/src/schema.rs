@@ -7,7 +7,7 @@ use headrace_ledger::JournalError;
 use crate::session::{DatabaseSession, SessionFault};
 
 /// The version of the tables that this program knows.
-pub(crate) const SCHEMA_VERSION: i32 = 3;
+pub(crate) const SCHEMA_VERSION: i32 = 4;
 
 /// How long making the tables may take.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -154,7 +154,7 @@ CREATE TABLE headrace.secret (
 
 /// The changes from version 1 on, each to the next version. Gateways of the version before run on: they do not read the
 /// new columns, so that they apply no tiers and address lists. A program of an older version does not start any more.
-const CHANGES: [&str; 2] = ["
+const CHANGES: [&str; 3] = ["
 ALTER TABLE headrace.orgs ADD COLUMN tier text;
 ALTER TABLE headrace.projects ADD COLUMN tier text;
 ALTER TABLE headrace.keys ADD COLUMN details text NOT NULL DEFAULT '{}', ADD COLUMN tier text;
@@ -207,6 +207,9 @@ CREATE TABLE headrace.org_operators (
 CREATE INDEX changed_accounts ON headrace.accounts (changed);
 CREATE TRIGGER number_change BEFORE INSERT OR UPDATE ON headrace.accounts
     FOR EACH ROW EXECUTE FUNCTION headrace.number_change();
+", "
+-- Gateways of the version before record labels of all calls, and never requests or answers.
+ALTER TABLE headrace.projects ADD COLUMN records text NOT NULL DEFAULT '{}';
 "];
 
 /// Serializes programs that make the tables at the same time.

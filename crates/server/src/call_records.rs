@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_admin::AdminError;
+use headrace_admin::{AdminError, ForgottenStore};
 use headrace_admin_http::{CallRecords, CallView, Ended};
 use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
@@ -17,6 +17,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::contents::RecordedContents;
+use crate::forget::UserForgetter;
 use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
 use crate::receipts::LiveReceipts;
@@ -30,6 +32,8 @@ pub(crate) struct KnownCalls {
     recorder: Arc<TraceRecorder>,
     /// Has a single connection, so simultaneous readers wait for each other.
     reader: Arc<dyn TraceReader>,
+    contents: RecordedContents,
+    forgetter: UserForgetter,
     clock: Arc<dyn Clock>,
     names: KeyNames,
     receipts: Arc<LiveReceipts>,
@@ -40,7 +44,8 @@ impl KnownCalls {
     pub(crate) fn new(
         stored: &StorageReader,
         live_stats: &LiveStats,
-        recorder: &Arc<TraceRecorder>,
+        (recorder, contents): (&Arc<TraceRecorder>, &RecordedContents),
+        forgetter: &UserForgetter,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
         receipts: &Arc<LiveReceipts>,
@@ -49,6 +54,8 @@ impl KnownCalls {
         let (live_stats, recorder, clock) = (live_stats.clone(), Arc::clone(recorder), Arc::clone(clock));
         let receipts = Arc::clone(receipts);
         Self { live_stats, recorder, reader, clock, names, receipts }
+        let (contents, forgetter) = (contents.clone(), forgetter.clone());
+        Self { live_stats, recorder, reader, contents, forgetter, clock, names }
     }
 
     /// Finds the record of a call: in memory right after its answer, later in the store.
@@ -101,7 +108,11 @@ impl CallRecords for KnownCalls {
         let query = self.query(named, CallQuery::set)?;
         let after = cursor.map(str::parse).transpose();
         let after = after.map_err(|_| invalid("`cursor` is no `next` of a page"))?;
-        let mut page = self.reader.search(&query, after, limit).map_err(failed)?.json();
+        let page = match &query.content {
+            Some(_) => self.contents.search(self.reader.as_ref(), &query, after, limit),
+            None => self.reader.search(&query, after, limit),
+        };
+        let mut page = page.map_err(failed)?.json();
         self.names.add_to_rows(&mut page, "data");
         Ok(page)
     }
@@ -117,6 +128,10 @@ impl CallRecords for KnownCalls {
                 let text = encode_record(&record).map_err(failed)?;
                 let record = serde_json::from_str(&text).map_err(|error| invalid(&error.to_string()))?;
                 Some(record)
+            }
+            CallView::Content => {
+                let content = self.contents.get(record.request_id).map_err(failed)?;
+                content.map(|content| content.json())
             }
             CallView::Cost => Some(to_json(&why_cost(&record))?),
             CallView::Receipt => {
@@ -162,6 +177,11 @@ impl CallRecords for KnownCalls {
     fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
         let query = self.query(named, CacheQuery::set)?;
         Ok(self.reader.cache(&query).map_err(failed)?.json())
+    }
+
+    fn forget(&self, user: &str, project: Option<&ProjectId>) -> Vec<ForgottenStore> {
+        self.contents.wait();
+        self.forgetter.forget_here(user, project)
     }
 
     fn now(&self) -> Value {

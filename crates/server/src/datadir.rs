@@ -225,7 +225,7 @@ impl DataDir {
     }
 
     /// The stores in the directory.
-    pub(crate) const fn storage(&self) -> &Storage {
+    pub const fn storage(&self) -> &Storage {
         &self.storage
     }
 
@@ -235,7 +235,7 @@ impl DataDir {
     }
 
     /// The secret from which gateways with the same stores derive their credential. All of them have it.
-    pub(crate) fn gateway_secret(&self) -> Zeroizing<[u8; 32]> {
+    pub fn gateway_secret(&self) -> Zeroizing<[u8; 32]> {
         self.key_hash.clone()
     }
 

@@ -3,18 +3,21 @@
 
 mod admin_data;
 mod admin_listener;
+pub mod audit_heads;
 mod banner;
 mod caches;
 mod call_log;
 mod call_records;
 mod canaries;
 pub mod check;
+pub mod contents;
 pub mod datadir;
 mod descriptors;
 mod encoders;
 mod engines;
 mod exporters;
 pub mod first_start;
+pub mod forget;
 pub mod found_model;
 mod gateway_peers;
 mod gauges;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use headrace_admin::control::ControlSocket;
-use headrace_admin::{AdminService, ServerStatus};
+use headrace_admin::{AdminService, ContentAccess, ServerStatus};
 use headrace_admin_http::{AdminParts, GatewayPeer};
 use headrace_call_api::CallService;
 use headrace_config::ServerSettings;
@@ -19,10 +19,13 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::admin_data::AdminData;
 use crate::admin_listener::{self, AdminListener};
+use crate::audit_heads;
 use crate::banner::StartManner;
 use crate::call_records::KnownCalls;
 use crate::canaries;
+use crate::contents::RecordedContents;
 use crate::datadir::DataDir;
+use crate::forget::UserForgetter;
 use crate::gateway_peers::SharedGateways;
 use crate::identity_providers;
 use crate::invoices;
@@ -82,8 +85,6 @@ impl OperatorAccess {
         let engines = roles.engine.as_ref().map(EngineRole::engines);
         let (recorder, clock) = (&stores.recorder, &context.clock);
         let live_stats = LiveStats::new(&stored, recorder, gateway, engines, clock, names.clone())?;
-        let service = admin_service(roles, reloader, &live_stats, context);
-        let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
         let own = GatewayPeer {
             name: config.storage.gateway_name.clone(),
             address: config.storage.gateway_address.clone(),
@@ -91,12 +92,29 @@ impl OperatorAccess {
         let gateways = SharedGateways::open(data_dir.storage(), &stores.ledger, own);
         let secret = data_dir.gateway_secret();
         let peers = gateways.as_ref().map(|gateways| gateways.access(&secret, clock)).transpose()?;
+        let objects_dir = config.storage.objects_dir.as_deref();
+        let forgetter =
+            UserForgetter::new(data_dir.storage(), objects_dir, Arc::clone(&stores.contents.store))
+                .with_recorder(recorder)
+                .with_peers(peers.clone());
+        let service = admin_service(roles, reloader, &live_stats, context);
+        let service = service.with_contents(content_access(&stores.contents, &forgetter));
+        let service = service.with_audit_signer(audit_heads::signer(&secret)?);
+        let service = Arc::new(service.with_links(AdminListener::links(console.as_ref())));
         let console = console.map(|console| {
             let parts = AdminParts {
                 service: Arc::clone(&service),
                 sessions: Arc::clone(console.sessions()),
                 directory: Arc::clone(&stores.directory),
                 calls: Arc::new(KnownCalls::new(&stored, &live_stats, recorder, clock, names, receipts)),
+                calls: Arc::new(KnownCalls::new(
+                    &stored,
+                    &live_stats,
+                    (recorder, &stores.contents),
+                    &forgetter,
+                    clock,
+                    names,
+                )),
                 peers,
                 server: Arc::new(AdminData::new(gateway, Arc::clone(&stores.ledger), reloader, stored)),
                 prompts: Arc::new(PromptViews::new(gateway, reloader)),
@@ -137,6 +155,8 @@ impl OperatorAccess {
     ) -> Result<JoinHandle<()>, String> {
         let Self { service, console, gateways, live_stats } = self;
         let control = ControlSocket::bind(data_dir).map_err(|error| error.to_string())?;
+        let signed = audit_heads::sign_hourly(data_dir.to_owned(), Arc::clone(&service), Arc::clone(clock));
+        tasks.spawn(signed);
         let control = tokio::spawn(control.serve(service, Arc::clone(clock)));
         if let Some((console, parts)) = console {
             tasks.spawn(console.serve(parts));
@@ -146,6 +166,16 @@ impl OperatorAccess {
         }
         tasks.spawn(live_stats.tend());
         Ok(control)
+    }
+}
+
+/// The recorded requests and answers for operators' commands.
+fn content_access(contents: &RecordedContents, forgetter: &UserForgetter) -> ContentAccess {
+    let (waiting, forgetter) = (contents.clone(), forgetter.clone());
+    ContentAccess {
+        archive: Arc::clone(&contents.store),
+        flush: Box::new(move || waiting.wait()),
+        forget: Box::new(move |user, project| forgetter.forget(user, project)),
     }
 }
 

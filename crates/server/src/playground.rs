@@ -87,6 +87,7 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
         expires: None,
         allowed_ips: AddressList::default(),
         tier: None,
+        records: project.records,
     })
 }
 

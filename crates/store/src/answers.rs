@@ -15,6 +15,8 @@ use crate::objects::rows::{integer, nanos, project_id};
 use crate::pair::ReadWritePair;
 use crate::sqlite::FileFormat;
 
+pub(crate) mod forget;
+
 /// The database format.
 const FORMAT: FileFormat = FileFormat {
     what: "store of answers",

@@ -4,6 +4,7 @@
 
 mod archive;
 mod batches;
+pub(crate) mod forget;
 mod rows;
 mod segments;
 

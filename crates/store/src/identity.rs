@@ -34,6 +34,8 @@ mod fill;
 
 mod operators;
 
+mod record_rows;
+
 mod reserve;
 
 mod rows;
@@ -178,6 +180,8 @@ impl SqliteKeyStore {
             sqlx::raw_sql(tier_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(account_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(document_table::TABLES).execute(connection).await?;
+            sqlx::raw_sql(record_rows::TABLES).execute(&mut *connection).await?;
+            sqlx::raw_sql(account_rows::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
@@ -260,6 +264,7 @@ impl KeyStore for SqliteKeyStore {
                 pinned(&row, &mut all)?;
             }
             tier_rows::load(&mut *connection, &mut all).await?;
+            record_rows::load(&mut *connection, &mut all).await?;
             account_rows::load(connection, &mut all).await?;
             Ok(all)
         })

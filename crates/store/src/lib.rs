@@ -3,7 +3,9 @@
 
 pub mod answers;
 pub mod backup;
+pub mod contents;
 pub mod disk;
+mod forget;
 mod grouped;
 mod outbox;
 mod pair;
@@ -11,6 +13,7 @@ mod sealing;
 mod secret_series;
 mod secrets;
 mod series_names;
+pub mod signing;
 mod sqlite;
 mod statement_error;
 mod storage;
@@ -25,6 +28,7 @@ pub mod objects;
 pub mod trace;
 pub mod usage;
 
+pub use forget::ForgottenRecords;
 pub use headrace_postgres::{GatewayAddress, OwnerSource, PostgresAddresses, SetupLock};
 pub use outbox::SqliteOutbox;
 pub use sealing::{SETTING as SECRET_FILE_SETTING, SealError, SealKeyId, SecretSealer, StoredSecret};

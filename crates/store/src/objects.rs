@@ -2,6 +2,7 @@
 //! (`synchronous=FULL`), because clients may rely on it. Knows no dialect.
 
 mod archive;
+pub(crate) mod forget;
 mod kept;
 pub(crate) mod rows;
 mod sizes;

@@ -323,6 +323,23 @@ impl SqliteFile {
         Ok(left)
     }
 
+    /// Writes the file anew and folds the log in, so that no byte of deleted rows is left in either. Takes space for a
+    /// copy of the file, and time in proportion to its size.
+    pub(crate) fn rewrite(&mut self) -> Result<(), FormatError> {
+        let rewritten = block_on(async {
+            let connection = self.connected().await?;
+            for statement in ["PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
+            {
+                sqlx::query(statement).execute(&mut *connection).await?;
+            }
+            Ok(())
+        });
+        if rewritten.is_err() {
+            self.close();
+        }
+        rewritten
+    }
+
     /// Undoes the shared changes.
     pub(crate) fn abandon(&mut self) {
         // Closing undoes uncommitted changes in any state of the connection.

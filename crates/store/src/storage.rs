@@ -18,10 +18,11 @@ use headrace_postgres::{
     PostgresKeyStore, PostgresObjects, PostgresOutbox, PostgresPresence, PostgresShares, PostgresUrl,
     SetupLock,
 };
-use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
+use headrace_trace::{ContentArchive, TraceError, TraceReader, TraceStore, UsageReader};
 
 use crate::answers::SqliteAnswers;
 use crate::backup::{CopyError, copy_database};
+use crate::contents::SqliteContents;
 use crate::disk::{DiskBallast, DiskGuard};
 use crate::files::SqliteFiles;
 use crate::identity::SqliteKeyStore;
@@ -67,6 +68,8 @@ pub enum StoreName {
     Usage,
     /// Traces of ended calls.
     Traces,
+    /// Recorded requests and answers.
+    Contents,
 }
 
 /// The place of one store, as texts show it.
@@ -123,6 +126,7 @@ impl StoreName {
         Self::Outbox,
         Self::Usage,
         Self::Traces,
+        Self::Contents,
     ];
 
     /// The name of the file in a folder of stores.
@@ -136,6 +140,7 @@ impl StoreName {
             Self::Outbox => "webhooks.sqlite",
             Self::Usage => "usage.sqlite",
             Self::Traces => "traces.sqlite",
+            Self::Contents => "contents.sqlite",
         }
     }
 
@@ -350,6 +355,12 @@ impl Storage {
         Ok(Box::new(LateTraceStore::open(&path, retention, max_bytes, guard)?))
     }
 
+    /// Returns the store of recorded requests and answers. It opens, and is created, with the first content. The oldest
+    /// contents are removed if the store reaches `max_bytes`. With a guard, the disk's reserve stays free.
+    pub fn contents(&self, max_bytes: u64, guard: Option<DiskGuard>) -> Arc<dyn ContentArchive> {
+        Arc::new(SqliteContents::new(&self.path(StoreName::Contents), max_bytes, guard))
+    }
+
     pub(crate) fn path(&self, store: StoreName) -> PathBuf {
         store.path(&self.url)
     }
@@ -387,7 +398,7 @@ impl StorageReader {
 
     /// Returns the place of a store, which need not exist.
     pub fn place(&self, store: StoreName) -> StorePlace {
-        let is_shared = !matches!(store, StoreName::Usage | StoreName::Traces);
+        let is_shared = !matches!(store, StoreName::Usage | StoreName::Traces | StoreName::Contents);
         let database = self.url.database().filter(|_| is_shared).map(ToString::to_string);
         StorePlace { path: store.path(&self.url), database }
     }
@@ -422,6 +433,11 @@ impl StorageReader {
         index(&self.path(StoreName::Traces))
     }
 
+    /// Returns the recorded requests and answers, with scores and datasets.
+    pub fn contents(&self) -> Arc<dyn ContentArchive> {
+        Arc::new(SqliteContents::new(&self.path(StoreName::Contents), u64::MAX, None))
+    }
+
     /// Opens usage, which is derived from the ledger and the traces. Several processes may have it open.
     ///
     /// # Errors
@@ -443,7 +459,7 @@ impl StorageReader {
             let source = self.path(store);
             if self.place(store).database.is_none()
                 && source.exists()
-                && (with_traces || store != StoreName::Traces)
+                && (with_traces || !matches!(store, StoreName::Traces | StoreName::Contents))
             {
                 copy_database(&source, &store.path(&to))?;
                 copied += 1;

@@ -18,6 +18,7 @@ use sqlx::{AssertSqlSafe, Connection};
 
 mod calls;
 mod fill;
+pub(crate) mod forget;
 mod inserts;
 mod names;
 mod search;

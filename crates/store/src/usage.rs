@@ -20,6 +20,7 @@ use sqlx::SqliteConnection;
 use self::rows::{JournalStep, LineGroup, SettledCall, UsageGroup};
 use crate::sqlite::{CommitDurability, FileFormat, FormatError, SqliteFile};
 
+pub(crate) mod forget;
 mod report;
 mod rows;
 mod traced;
@@ -28,8 +29,8 @@ mod traced;
 pub(crate) const FORMAT: FileFormat = FileFormat {
     what: "usage projection",
     application_id: i32::from_be_bytes(*b"HRus"),
-    version: 2,
-    newest: 2,
+    version: 3,
+    newest: 3,
     schema: rows::SCHEMA,
     upgrade: "",
     shrinks: false,

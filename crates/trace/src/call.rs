@@ -2,8 +2,8 @@
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
-    CallOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, Stage, StageSpan,
-    TraceRecord, UnixNanos,
+    CallLabels, CallOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, Stage,
+    StageSpan, TraceRecord, UnixNanos,
 };
 use serde_json::{Value, json};
 
@@ -76,6 +76,8 @@ pub struct CallRow {
     pub key: Option<KeyId>,
     /// The end user that the caller named.
     pub user: Option<EndUser>,
+    /// The labels that the caller gave to the call.
+    pub labels: Option<Box<CallLabels>>,
     /// The endpoint that was called.
     pub endpoint: Option<Endpoint>,
     /// Whether the answer was streamed.
@@ -115,6 +117,11 @@ pub struct CallRow {
 }
 
 impl CallRow {
+    /// The value of a label.
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.as_ref()?.get(name)
+    }
+
     /// Builds the row of a record.
     pub fn of(record: &TraceRecord) -> Self {
         let (mut status, mut code, mut rule, mut message) = (None, None, None, None);
@@ -146,6 +153,7 @@ impl CallRow {
             project: record.project.clone(),
             key: record.key.clone(),
             user: record.user.clone(),
+            labels: record.labels.clone(),
             endpoint: record.endpoint,
             stream: record.stream,
             asked: record.model_asked.clone(),

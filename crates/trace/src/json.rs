@@ -123,6 +123,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "key": record.key.as_ref().map(|id| id.as_str()),
         "token_user": record.token_user,
         "user": record.user,
+        "metadata": record.labels,
         "endpoint": record.endpoint.map(|endpoint| endpoint.name()),
         "stream": record.stream,
         "model": {

@@ -50,6 +50,17 @@ impl RecentRecords {
         shard.ring.iter().find(|(key, _)| *key == id).map(|(_, record)| record.clone())
     }
 
+    /// Removes the records for which `is_gone` holds.
+    pub(crate) fn remove(&self, is_gone: impl Fn(&SharedRecord) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            // In the order in which they came, so that the oldest is overwritten next.
+            let oldest = std::mem::take(&mut shard.oldest);
+            shard.ring.rotate_left(oldest);
+            shard.ring.retain(|(_, record)| !is_gone(record));
+        }
+    }
+
     /// All entries, in no particular order.
     pub(crate) fn all(&self) -> Vec<SharedRecord> {
         let mut all = Vec::new();

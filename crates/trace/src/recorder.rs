@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use headrace_domain::{RequestId, TraceRecord, TraceSink};
+use headrace_domain::{ForgottenName, ProjectId, RequestId, TraceRecord, TraceSink};
 use parking_lot::Mutex;
 
+use crate::codec::encode_record;
 use crate::live::LiveCalls;
 use crate::metrics::DropReason;
 use crate::names::other_names;
@@ -173,6 +174,17 @@ impl TraceRecorder {
         }
         calls.extend(jobs);
         calls
+    }
+
+    /// Removes the records that have the name of a user from memory: of one project, or all. They stay in the store.
+    pub fn forget(&self, user: &ForgottenName, project: Option<&ProjectId>) {
+        let is_gone = |record: &SharedRecord| {
+            (project.is_none() || record.project.as_ref() == project)
+                && encode_record(record).map_or(true, |text| user.is_in(text.as_bytes()))
+        };
+        for records in [&self.recent, &self.strangers, &self.jobs] {
+            records.remove(is_gone);
+        }
     }
 
     /// The newest calls that are still in memory, at most `most`, newest first. Excludes shadow copies and worker jobs.

@@ -34,6 +34,8 @@ pub struct CallQuery {
     pub key: Option<KeyId>,
     /// The end user that the caller named.
     pub user: Option<EndUser>,
+    /// A label of the call's `metadata`: its name and its value.
+    pub label: Option<(String, String)>,
     /// The model that served the call, or the model asked for if none did.
     pub model: Option<String>,
     /// The upstream that answered.
@@ -49,17 +51,21 @@ pub struct CallQuery {
     /// Text in the code, the rule or the message of the refusal, failure or cancellation. Ignores the case of ASCII
     /// letters.
     pub text: Option<String>,
+    /// Text in the recorded request or answer, without regard to case. Calls whose content is not recorded do not meet
+    /// it. A store of traces does not know contents, so this is checked elsewhere.
+    pub content: Option<String>,
 }
 
 impl CallQuery {
     /// The names of all filters, in the order of lists.
-    pub const NAMES: [&str; 13] = [
+    pub const NAMES: [&str; 15] = [
         "from",
         "to",
         "org",
         "project",
         "key",
         "user",
+        "label",
         "model",
         "upstream",
         "outcome",
@@ -67,6 +73,7 @@ impl CallQuery {
         "slower_than_ms",
         "dearer_than",
         "text",
+        "content",
     ];
 
     /// Sets one of the [`CallQuery::NAMES`] from its text.
@@ -81,9 +88,11 @@ impl CallQuery {
             "project" => self.project = Some(value.parse().map_err(said)?),
             "key" => self.key = Some(value.parse().map_err(said)?),
             "user" => self.user = Some(EndUser::named(value).ok_or("it must not be empty")?),
+            "label" => self.label = Some(label(value)?),
             "model" => self.model = Some(text(value)?),
             "upstream" => self.upstream = Some(text(value)?),
             "text" => self.text = Some(text(value)?),
+            "content" => self.content = Some(text(value)?),
             "outcome" => {
                 let names = || CallEndKind::ALL.map(CallEndKind::name).join(", ");
                 self.outcome =
@@ -120,6 +129,7 @@ impl CallQuery {
             && (self.project.is_none() || self.project == row.project)
             && if self.key.is_some() { self.key == row.key } else { row.job_of.is_none() }
             && (self.user.is_none() || self.user == row.user)
+            && self.label.as_ref().is_none_or(|(name, value)| row.label(name) == Some(value))
             && is(&self.model, row.model())
             && is(&self.upstream, row.upstream.as_deref())
             && self.outcome.is_none_or(|ended| row.ended == ended)
@@ -144,6 +154,13 @@ fn text(value: &str) -> Result<String, String> {
         return Err(format!("it must have 1 to {MAX_TEXT_BYTES} bytes"));
     }
     Ok(value.to_owned())
+}
+
+/// Parses `NAME=VALUE`.
+fn label(text: &str) -> Result<(String, String), String> {
+    let found = text.split_once('=').filter(|(name, _)| !name.is_empty() && !name.contains('"'));
+    let (name, value) = found.ok_or("it must be NAME=VALUE, such as tag=checkout")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Parses a time: `2026-11-22T21:35:00Z` (any RFC 3339 zone), `2026-11-22` (midnight UTC), or a time before `now`:
@@ -257,6 +274,7 @@ mod tests {
             ("project", "shop"),
             ("key", "key_1"),
             ("user", "eva@example.com"),
+            ("label", "tag=a=b"),
             ("model", "demo"),
             ("upstream", "vllm"),
             ("outcome", "refused"),
@@ -282,6 +300,7 @@ mod tests {
             ("slower_than_ms", "NaN", "milliseconds"),
             ("dearer_than", "1e9", "dollars"),
             ("text", "", "1 to 256 bytes"),
+            ("label", "tag", "NAME=VALUE"),
             ("colour", "red", "from, to, org"),
         ] {
             let why = query.set(name, value, now).unwrap_err();

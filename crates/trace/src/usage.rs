@@ -28,11 +28,14 @@ pub enum UsageBy {
     Upstream,
     /// The end user that the caller named. From the traces, like `Key`.
     User,
+    /// The label `tag` in the call's `metadata`. From the traces, like `Key`.
+    Tag,
 }
 
 impl UsageBy {
     /// All dimensions, in the order of lists.
-    pub const ALL: [Self; 6] = [Self::Org, Self::Project, Self::Key, Self::Model, Self::Upstream, Self::User];
+    pub const ALL: [Self; 7] =
+        [Self::Org, Self::Project, Self::Key, Self::Model, Self::Upstream, Self::User, Self::Tag];
 
     /// The dimension's name in queries and output.
     pub const fn name(self) -> &'static str {
@@ -43,6 +46,7 @@ impl UsageBy {
             Self::Model => "model",
             Self::Upstream => "upstream",
             Self::User => "user",
+            Self::Tag => "tag",
         }
     }
 

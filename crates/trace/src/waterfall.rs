@@ -163,6 +163,9 @@ impl WaterfallDrawing<'_> {
         if let Some(user) = &record.user {
             self.fact("user", &plain(user.as_str()));
         }
+        for (name, value) in record.labels.iter().flat_map(|labels| labels.iter()) {
+            self.fact("metadata", &format!("{} = {}", plain(name), plain(value)));
+        }
         self.trace_ids();
     }
 

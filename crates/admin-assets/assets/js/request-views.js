@@ -6,6 +6,7 @@ import { keyName, modelName, shortId } from './call-names.js';
 import { add, h } from './dom.js';
 import { count, duration, money, percent } from './format.js';
 import { reasonOf } from './cache-misses.js';
+import { contentView } from './request-contents.js';
 import { may } from './session.js';
 import {
   aboutCode,
@@ -61,6 +62,11 @@ export function views(trace, signal) {
         load(panel, async () => beside(rowsOf(await get(`requests/${id}/beside`, { signal })), trace), {
           signal,
         }),
+    },
+    may('GET /requests/{id}/content') && {
+      id: 'content',
+      name: 'Content',
+      show: (panel) => load(panel, () => contentView(id, signal), { signal }),
     },
     { id: 'json', name: 'JSON', show: (panel) => add(panel, jsonBlock(trace)) },
   ].filter(Boolean);
@@ -190,6 +196,7 @@ function overview(trace) {
             ? trace.upstream
             : `${trace.upstream.name} · ${trace.upstream.model ?? ''} · usage ${trace.upstream.usage}`),
       ],
+      ['Labels', trace.metadata && labels(trace.metadata)],
       ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)],
     ),
     trace.attempts?.length > 0 &&
@@ -225,6 +232,14 @@ function overview(trace) {
       ),
     trace.rounds?.length > 1 && rounds(trace.rounds),
   ];
+}
+
+/** The labels of a call, as links to the calls with the same label. */
+function labels(metadata) {
+  return Object.entries(metadata).map(([name, value]) => [
+    h('a', { href: `#/requests?label=${encodeURIComponent(`${name}=${value}`)}` }, `${name}=${value}`),
+    ' ',
+  ]);
 }
 
 /** The rounds of a call that ran more than one. */

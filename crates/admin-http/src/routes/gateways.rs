@@ -8,7 +8,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, Uri};
 use axum::routing::post;
 use futures_util::future::join_all;
-use headrace_domain::AdminCode;
+use headrace_domain::{AdminCode, ProjectId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -17,6 +17,7 @@ use crate::app::AdminApp;
 use crate::input::MAX_BODY_BYTES;
 use crate::peers::credential::HEADER;
 use crate::peers::find::{CALL, PeerAnswers};
+use crate::peers::forget::FORGET;
 use crate::peers::merge::{FleetCursor, GatewayPage, MissingGateway, merge};
 use crate::peers::search_all::SEARCH;
 use crate::peers::{DEADLINE, GatewayPeer, PeerAccess, no_answer};
@@ -29,7 +30,7 @@ pub(super) const LOAD: &str = "/gateway/v1/load";
 
 /// All paths that other gateways call.
 #[cfg(test)]
-pub(crate) const PATHS: [&str; 3] = [SEARCH, CALL, LOAD];
+pub(crate) const PATHS: [&str; 4] = [SEARCH, CALL, LOAD, FORGET];
 
 /// A question of another gateway for one call.
 #[derive(Debug, Deserialize)]
@@ -38,12 +39,20 @@ struct CallAsk {
     view: String,
 }
 
+/// A request of another gateway to remove a user.
+#[derive(Debug, Deserialize)]
+struct ForgetAsk {
+    user: String,
+    project: Option<ProjectId>,
+}
+
 /// Builds the routes that other gateways call.
 pub(crate) fn router(app: AdminApp) -> Router {
     Router::new()
         .route(SEARCH, post(search_here))
         .route(CALL, post(call_here))
         .route(LOAD, post(load_here))
+        .route(FORGET, post(forget_here))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(app)
 }
@@ -82,6 +91,17 @@ async fn call_here(
     let view = view.ok_or_else(|| ApiProblem::form(Some("view"), "this gateway does not know this view"))?;
     let found = app.ask_calls(move |calls| calls.call(&id, view)).await??;
     Ok(Json(json!({ "found": found })))
+}
+
+async fn forget_here(
+    State(app): State<AdminApp>,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Json<Value>, ApiProblem> {
+    let ForgetAsk { user, project } = asked(&app, (&headers, &uri, &body))?;
+    let stores = app.ask_calls(move |calls| calls.forget(&user, project.as_ref())).await?;
+    Ok(Json(json!({ "stores": stores })))
 }
 
 async fn load_here(

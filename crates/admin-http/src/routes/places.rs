@@ -16,6 +16,7 @@ use crate::input::{JsonBody, PathName, QueryInput};
 use crate::org_scope::{check_org, check_project, is_within};
 use crate::page::{PageQuery, RowPage};
 use crate::problem::ApiProblem;
+use crate::project_records::ProjectRecords;
 use crate::routes::{ById, CreatedBody};
 use crate::values::{AddressText, Limits, Name, Time, Title, regions, residency, said};
 use crate::who::AuthenticatedOperator;
@@ -61,17 +62,20 @@ pub(crate) struct Project {
     created: Time,
     /// Its tier.
     tier: Option<String>,
+    /// What is recorded of its calls.
+    records: ProjectRecords,
 }
 
 impl From<ProjectRecord> for Project {
     fn from(of: ProjectRecord) -> Self {
-        let ProjectRecord { id, org, limits, created, tier } = of;
+        let ProjectRecord { id, org, limits, created, tier, records } = of;
         Self {
             id: id.to_string(),
             org: org.to_string(),
             limits: limits.into(),
             created: Time(created),
             tier: tier.map(String::from),
+            records: records.into(),
         }
     }
 }
@@ -196,12 +200,14 @@ pub(crate) struct NewProject {
     limits: Option<Limits>,
 }
 
-/// A change of a project's limits.
+/// A change of a project. An absent field stays as it is.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewLimits {
+pub(crate) struct ChangedProject {
     /// The new limits. They replace all limits.
-    limits: Limits,
+    limits: Option<Limits>,
+    /// What is recorded of its calls from now on. It replaces both values.
+    records: Option<ProjectRecords>,
 }
 
 /// A key to be created.
@@ -416,10 +422,18 @@ pub(crate) async fn change_project(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<ProjectId>>,
-    JsonBody(change): JsonBody<NewLimits>,
+    JsonBody(change): JsonBody<ChangedProject>,
 ) -> Result<Json<Project>, ApiProblem> {
-    let set = AdminCommand::SetProjectLimits { project: id.clone(), limits: change.limits.into() };
-    app.run(&who, set).await?;
+    if change.limits.is_none() && change.records.is_none() {
+        return Err(ApiProblem::form(None, "give `limits`, `records` or both"));
+    }
+    if let Some(records) = change.records {
+        let set = AdminCommand::SetProjectRecords { project: id.clone(), records: records.into() };
+        app.run(&who, set).await?;
+    }
+    if let Some(limits) = change.limits {
+        app.run(&who, AdminCommand::SetProjectLimits { project: id.clone(), limits: limits.into() }).await?;
+    }
     app.changed(PROJECTS);
     let project = app.directory().project(&id);
     Ok(Json(project.ok_or_else(|| ApiProblem::not_found("the project is gone"))?.into()))

@@ -2,11 +2,12 @@
 
 use axum::extract::State;
 use axum::{Extension, Json};
-use headrace_domain::ProjectId;
+use headrace_domain::{AdminCode, ProjectId};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::access::DEVELOPERS;
 use crate::app::AdminApp;
 use crate::input::{PathName, QueryInput};
 use crate::org_scope::{is_within, narrow};
@@ -20,7 +21,7 @@ use crate::who::AuthenticatedOperator;
 query! {
     /// Filters and groups for usage.
     UsageQuery {
-        /// Groups, separated by commas: `org`, `project`, `key`, `model`, `upstream`, `user`.
+        /// Groups, separated by commas: `org`, `project`, `key`, `model`, `upstream`, `user`, `tag`.
         by,
         /// `hour`, `day` or `month`.
         interval,
@@ -69,7 +70,7 @@ pub(crate) struct CompareQuery {
 /// A call's id: `req_…`, or the id of its answer.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct CallId {
-    id: String,
+    pub(crate) id: String,
 }
 
 fn gone() -> ApiProblem {
@@ -89,6 +90,10 @@ pub(crate) async fn search(
     QueryInput(query): QueryInput<Search>,
 ) -> Result<Json<Value>, ApiProblem> {
     let mut ask = query.ask()?;
+    let is_content = ask.named.iter().any(|(name, _)| *name == "content");
+    if is_content && !DEVELOPERS.allows(who.operator.role) {
+        return Err(ApiProblem::new(AdminCode::Role, "this role may not search contents").at(Some("content")));
+    }
     narrow(&who.operator, &mut ask.named)?;
     gateways::search(&app, ask).await.map(Json)
 }
@@ -104,7 +109,11 @@ async fn look(
 }
 
 /// Checks that a call belongs to the operator's organisation. Calls of others answer as missing.
-async fn check_call(app: &AdminApp, who: &AuthenticatedOperator, id: &str) -> Result<(), ApiProblem> {
+pub(crate) async fn check_call(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    id: &str,
+) -> Result<(), ApiProblem> {
     let Some(org) = &who.operator.org else { return Ok(()) };
     let trace = gateways::look(app, id.to_owned(), CallView::Trace).await?.ok_or_else(gone)?;
     match trace["org"] == org.as_str() {
@@ -135,6 +144,21 @@ pub(crate) async fn beside(
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
     look(app, &who, call.id, CallView::Beside).await
+}
+
+pub(crate) async fn content(
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(call): PathName<CallId>,
+) -> Result<Json<Value>, ApiProblem> {
+    check_call(&app, &who, &call.id).await?;
+    let found = gateways::look(&app, call.id, CallView::Content).await?;
+    let message = "nothing is recorded of this call's request and answer, or it is no longer kept: see `records` of its project";
+    let found = found.ok_or_else(|| ApiProblem::not_found(message))?;
+    // Who reads what callers wrote is in the audit log, before it is shown.
+    let id = found["id"].as_str().unwrap_or_default().to_owned();
+    app.note(&who, "content.read", id, String::new()).await?;
+    Ok(Json(found))
 }
 
 pub(crate) async fn cost(

@@ -41,6 +41,8 @@ query! {
         key,
         /// The end user that the client named.
         user,
+        /// A label of the call's `metadata`, as `NAME=VALUE`.
+        label,
         /// The model that served the call, or that the client requested.
         model,
         /// The upstream that was called.
@@ -55,6 +57,8 @@ query! {
         dearer_than,
         /// Text in the code, the rule or the message of a refusal, failure or cancellation.
         text,
+        /// Text in the recorded request or answer. For the roles that may read contents.
+        content,
         /// The maximum number of rows: 1 to 500.
         limit,
         /// The cursor: the `next` of the previous page.

@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::{Extension, Json};
-use headrace_admin::{AdminCommand, AdminReply, AuditView, ServerStatus};
+use headrace_admin::{AdminCommand, AdminReply, AuditAct, AuditReply, AuditView, ServerStatus};
 use headrace_domain::OrgId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -168,6 +168,39 @@ pub(crate) async fn shadow(
 ) -> Result<Json<Value>, ApiProblem> {
     let hours = query.hours.unwrap_or(24).clamp(1, MAX_SHADOW_HOURS);
     Ok(Json(app.server(move |server| server.shadow(hours)).await??))
+}
+
+/// A signed statement of where the audit log ends. `headrace audit verify` checks it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct AuditHead {
+    /// The format of the statement: 1.
+    version: u32,
+    at: Time,
+    /// The number of rows.
+    rows: u64,
+    /// The hash of the last row, in hexadecimal.
+    head: String,
+    /// The public Ed25519 key, in hexadecimal.
+    key: String,
+    /// The signature, in hexadecimal.
+    signature: String,
+}
+
+pub(crate) async fn audit_head(
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<AuditHead>, ApiProblem> {
+    match app.run(&who, AdminCommand::AuditLog { act: AuditAct::Head }).await? {
+        AdminReply::AuditLog(AuditReply::Head { head }) => Ok(Json(AuditHead {
+            version: head.version,
+            at: Time(head.at),
+            rows: head.rows,
+            head: head.head,
+            key: head.key,
+            signature: head.signature,
+        })),
+        other => Err(unexpected(other)),
+    }
 }
 
 pub(crate) async fn audit(

@@ -17,6 +17,7 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("PUT /budgets/{id}", "oab"),
     ("DELETE /users/{id}", "oaOA"),
     ("GET /audit", "oaOA"),
+    ("GET /audit/head", "oa"),
     ("GET /cache", "oabdv"),
     ("GET /checkpoints", "oa"),
     ("GET /checkpoints/{name}/inspect", "oa"),
@@ -42,9 +43,17 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("GET /requests/compare", "oabdvOABDV"),
     ("GET /requests/{id}", "oabdvOABDV"),
     ("GET /requests/{id}/beside", "oabdv"),
+    ("GET /requests/{id}/content", "oadOAD"),
     ("GET /requests/{id}/cost", "oabdvOABDV"),
     ("GET /requests/{id}/explain", "oabdvOABDV"),
     ("GET /requests/{id}/receipt", "oabdvOABDV"),
+    ("GET /requests/{id}/scores", "oabdvOABDV"),
+    ("POST /requests/{id}/scores", "oadOAD"),
+    ("GET /datasets", "oad"),
+    ("POST /datasets", "oad"),
+    ("GET /datasets/{id}", "oad"),
+    ("DELETE /datasets/{id}", "oad"),
+    ("POST /forget", "oa"),
     ("GET /routes", "oabdv"),
     ("GET /scim", "oO"),
     ("GET /service-accounts", "oadOAD"),
@@ -221,6 +230,8 @@ commands! {
     Accounts => "GET /users" | "POST /users" | "GET /users/{id}" | "PATCH /users/{id}" | "DELETE /users/{id}" | "POST /users/{id}/deactivate" | "POST /users/{id}/activate" | "GET /service-accounts" | "POST /service-accounts" | "GET /service-accounts/{id}" | "DELETE /service-accounts/{id}" | "POST /service-accounts/{id}/deactivate" | "POST /service-accounts/{id}/activate" | "GET /groups" | "PATCH /groups/{id}" | "GET /scim" | "POST /scim" | "DELETE /scim/{id}";
     ChangeKey => "PATCH /keys/{id}";
     SetProjectLimits => "PATCH /projects/{id}";
+    SetProjectRecords => "PATCH /projects/{id}";
+    Contents => "GET /requests/{id}/scores" | "POST /requests/{id}/scores" | "GET /datasets" | "POST /datasets" | "GET /datasets/{id}" | "DELETE /datasets/{id}" | "POST /forget";
     GrantCredit => "POST /projects/{id}/credit";
     CorrectCredit => "POST /projects/{id}/credit";
     ListGrants => "GET /projects/{id}/grants";
@@ -233,6 +244,7 @@ commands! {
     OpenAccounts => "POST /ledger/accounts";
     SetLedgerClock => "POST /ledger/clock";
     ShowAudit => "GET /audit";
+    AuditLog => "GET /audit/head";
     CreateOperator => "POST /operators";
     ListOperators => "GET /operators";
     RevokeOperator => "DELETE /operators/{id}";

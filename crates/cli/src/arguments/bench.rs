@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use headrace_bench::{AgentRole, Api, PauseLength, Slo, TokenLength, Warmup, parse_duration};
+use headrace_trace::RecordName;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 
@@ -26,6 +27,8 @@ Examples:
   # the same calls again, twice as fast
   headrace bench --rate 5 --record day.jsonl
   headrace bench --replay day.jsonl --replay-speed 2
+  # recorded requests of a server's projects
+  headrace bench --dataset refunds --replay-speed 10
   # also for vLLM, llama-server and others
   headrace bench --url http://127.0.0.1:8000 --api completions --json out.json
 
@@ -79,7 +82,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", group = "load", help_heading = "Load")]
     pub(crate) users: Option<u32>,
     /// Pause of a user between calls, such as 2s or exp:2s
-    #[arg(long, value_name = "PAUSE", conflicts_with_all = ["rate", "replay"], help_heading = "Load")]
+    #[arg(long, value_name = "PAUSE", conflicts_with_all = ["rate", "replay", "dataset"], help_heading = "Load")]
     pub(crate) think: Option<PauseLength>,
     /// Open loop: arrivals of calls per second, as a Poisson process. With --turns or --agent-hops: arrivals of conversations
     #[arg(long, value_name = "R", group = "load", help_heading = "Load")]
@@ -92,10 +95,16 @@ pub(crate) struct BenchArgs {
     pub(crate) burstiness: Option<f64>,
     /// Open loop: replay the calls of a trace. One JSON object per line: at_ms, prompt_tokens, output_tokens; optional:
     /// session, messages, prefix_group with prefix_tokens, hash_ids
-    #[arg(long, value_name = "FILE", group = "load", help_heading = "Load")]
+    #[arg(long, value_name = "FILE", groups = ["load", "recorded"], help_heading = "Load")]
     pub(crate) replay: Option<PathBuf>,
+    /// Open loop: replay the requests of a dataset (headrace datasets), at the times of the recorded calls
+    #[arg(long, value_name = "NAME", groups = ["load", "recorded"], help_heading = "Load")]
+    pub(crate) dataset: Option<RecordName>,
+    /// Data directory of the server that has the dataset [default: ./headrace-data]
+    #[arg(long, value_name = "DIR", requires = "dataset", help_heading = "Load")]
+    pub(crate) data_dir: Option<String>,
     /// Speed of the replay, relative to the recording
-    #[arg(long, value_name = "X", requires = "replay", default_value_t = 1.0, help_heading = "Load")]
+    #[arg(long, value_name = "X", requires = "recorded", default_value_t = 1.0, help_heading = "Load")]
     pub(crate) replay_speed: f64,
     /// Total number of measured calls
     #[arg(long, value_name = "N", help_heading = "Load")]

@@ -4,8 +4,8 @@ use clap::Args;
 use headrace_domain::UnixNanos;
 use headrace_trace::{CacheBy, CacheQuery};
 
-use super::requests::TimeRangeArgs;
 use super::shared::ServerArgs;
+use super::times::TimeRangeArgs;
 
 #[derive(Debug, Args)]
 #[command(

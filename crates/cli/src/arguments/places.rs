@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, TierName};
+use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId, RecordLevel, TierName};
 use headrace_identity::AddressRange;
 
 use super::shared::{LimitFlags, NewRegions, RegionFlags, ServerArgs, duration};
@@ -185,6 +185,20 @@ pub(crate) enum ProjectsCommand {
         id: ProjectId,
         #[command(flatten)]
         limits: LimitFlags,
+    },
+    /// Set what is recorded of a project's calls, and for how long
+    #[command(
+        after_help = "Levels, each with those before it:\n  nothing   times, counts and charges\n  metadata  also the labels that callers send: end user and metadata\n  redacted  also requests and answers, with personal data replaced\n  full      also requests and answers as they were sent\n\nWhat is left out follows the server (records.level, records.keep). The new policy\napplies from the next call on.\n\nExample:\n  headrace projects records shop --level redacted --keep 14d"
+    )]
+    Records {
+        /// Project id
+        id: ProjectId,
+        /// nothing, metadata, redacted or full [default: the server's]
+        #[arg(long)]
+        level: Option<RecordLevel>,
+        /// How long requests and answers are kept, such as 14d [default: the server's]
+        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        keep: Option<std::time::Duration>,
     },
 }
 

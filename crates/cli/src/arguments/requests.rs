@@ -5,15 +5,20 @@ use std::time::Duration;
 use clap::Args;
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
-use headrace_trace::{CallEndKind, CallQuery, moment};
+use headrace_trace::{CallEndKind, CallQuery};
 
+use super::contents::RequestsCommand;
 use super::shared::{ServerArgs, duration};
+use super::times::TimeRangeArgs;
 
 #[derive(Debug, Args)]
 #[command(
+    args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  headrace requests                                        the newest calls\n  headrace requests --outcome refused --since 1h           calls refused in the last hour\n  headrace requests --text \"balance\" --org acme            refusals and failures with `balance` in their text\n  headrace requests --stage queue --slower-than 2s         slow calls that mostly waited for the engine\n  headrace requests --dearer-than 0.05 --since 2026-11-01 --json\n\nDetails of one call: headrace trace ID. Traces are kept for a limited time (traces.max_records, traces.max_age)."
 )]
 pub(crate) struct RequestsArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<RequestsCommand>,
     #[command(flatten)]
     pub(crate) at: ServerArgs,
     #[command(flatten)]
@@ -30,6 +35,9 @@ pub(crate) struct RequestsArgs {
     /// Only this user, as named by the caller
     #[arg(long)]
     user: Option<String>,
+    /// Only calls with this label in their metadata
+    #[arg(long, value_name = "NAME=VALUE")]
+    label: Option<String>,
     /// Only calls that this model served, or that asked for this model if no model served them
     #[arg(long)]
     model: Option<String>,
@@ -51,6 +59,9 @@ pub(crate) struct RequestsArgs {
     /// Text in the code, rule or message of the refusal, failure or cancellation
     #[arg(long)]
     text: Option<String>,
+    /// Text in the recorded request or answer; upper and lower case are the same
+    #[arg(long)]
+    content: Option<String>,
     /// Maximum number of calls
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=500))]
     pub(crate) limit: u16,
@@ -77,9 +88,14 @@ impl RequestsArgs {
             until: self.times.until(now)?,
             ..CallQuery::default()
         };
-        for (name, value) in
-            [("user", &self.user), ("model", &self.model), ("upstream", &self.upstream), ("text", &self.text)]
-        {
+        for (name, value) in [
+            ("user", &self.user),
+            ("label", &self.label),
+            ("model", &self.model),
+            ("upstream", &self.upstream),
+            ("text", &self.text),
+            ("content", &self.content),
+        ] {
             if let Some(value) = value {
                 query.set(name, value, now).map_err(|why| format!("--{name}: {why}"))?;
             }
@@ -100,6 +116,7 @@ impl RequestsArgs {
             ("project", self.project.as_ref().map(ToString::to_string)),
             ("key", self.key.as_ref().map(ToString::to_string)),
             ("user", self.user.clone()),
+            ("label", self.label.clone()),
             ("model", self.model.clone()),
             ("upstream", self.upstream.clone()),
             ("outcome", self.outcome.map(|outcome| outcome.name().to_owned())),
@@ -110,35 +127,10 @@ impl RequestsArgs {
                 self.dearer_than.map(|money| money.to_string().trim_start_matches('$').to_owned()),
             ),
             ("text", self.text.clone()),
+            ("content", self.content.clone()),
         ];
         Ok(named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
     }
-}
-
-/// A time range.
-#[derive(Debug, Args)]
-pub(crate) struct TimeRangeArgs {
-    /// Start of the period: a time (RFC 3339), a date (UTC), or a time ago such as 15m, 12h or 7d
-    #[arg(long, value_name = "WHEN")]
-    since: Option<String>,
-    /// End of the period, exclusive; same formats
-    #[arg(long, value_name = "WHEN")]
-    until: Option<String>,
-}
-
-impl TimeRangeArgs {
-    pub(crate) fn since(&self, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
-        when("--since", self.since.as_deref(), now)
-    }
-
-    pub(crate) fn until(&self, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
-        when("--until", self.until.as_deref(), now)
-    }
-}
-
-/// Parses the time of a flag.
-fn when(flag: &str, text: Option<&str>, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
-    text.map(|text| moment(text, now)).transpose().map_err(|why| format!("{flag}: {why}"))
 }
 
 fn outcome(name: &str) -> Result<CallEndKind, String> {

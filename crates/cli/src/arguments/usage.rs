@@ -4,17 +4,17 @@ use clap::Args;
 use headrace_domain::{OrgId, ProjectId, UnixNanos};
 use headrace_trace::{Month, UsageBy, UsageInterval, UsageQuery};
 
-use super::requests::TimeRangeArgs;
 use super::shared::ServerArgs;
+use super::times::TimeRangeArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace usage                                          by day, all calls together\n  headrace usage --by org,model --interval month          use of each model, by month\n  headrace usage --by key --interval hour --since 24h     the last day by key and hour\n  headrace usage --by user --project shop                 users, as named by callers\n  headrace usage --by project --since 2026-11-01 --until 2026-12-01 --csv > november.csv\n\nCharges come from the ledger, to the nano-dollar, by the hour in which they were settled (UTC). Periods are whole hours. Tokens are charged\ntokens. The ledger has no keys, upstreams or users: these, upstreams' charges (paid, margin) and refusals come from traces, so a call without\na trace is listed without a key. The caller names the user (`safety_identifier`, `user`, `metadata.user_id`). Each project has up to 1,000 users\nan hour; further users are listed as `(others)`."
+    after_help = "Examples:\n  headrace usage                                          by day, all calls together\n  headrace usage --by org,model --interval month          use of each model, by month\n  headrace usage --by key --interval hour --since 24h     the last day by key and hour\n  headrace usage --by user --project shop                 users, as named by callers\n  headrace usage --by project --since 2026-11-01 --until 2026-12-01 --csv > november.csv\n\nCharges come from the ledger, to the nano-dollar, by the hour in which they were settled (UTC). Periods are whole hours. Tokens are charged\ntokens. The ledger has no keys, upstreams or users: these, upstreams' charges (paid, margin) and refusals come from traces, so a call without\na trace is listed without a key. The caller names the user (`safety_identifier`, `user`, `metadata.user_id`). Each project has up to 1,000 users\nan hour; further users are listed as `(others)`. The tag of a call is `tag` in its `metadata`, with the same bound."
 )]
 pub(crate) struct UsageArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// Group by: org, project, key, model, upstream, user
+    /// Group by: org, project, key, model, upstream, user, tag
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = UsageBy::named)]
     by: Vec<UsageBy>,
     /// Time step: hour, day or month

@@ -20,6 +20,7 @@ use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
 use crate::arguments::bench::BenchArgs;
+use crate::commands::dataset_calls;
 
 /// Runs `headrace bench`.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
@@ -68,13 +69,19 @@ fn config(args: &BenchArgs) -> Result<BenchConfig, String> {
             let calls = read_trace(BufReader::new(file)).map_err(|fault| wrong(&fault))?;
             LoadShape::Replay { calls, speed: args.replay_speed }
         }
+        (None, None) if args.dataset.is_some() => {
+            LoadShape::Replay { calls: dataset_calls::read(args)?, speed: args.replay_speed }
+        }
         (None, None) => LoadShape::Closed {
             users: args.users.unwrap_or(1),
             think: args.think.unwrap_or(PauseLength::NONE),
         },
     };
     let mut config = BenchConfig::new(&args.url);
-    let usual = config.stop.duration.filter(|_| args.requests.is_none() && args.replay.is_none());
+    let usual = config
+        .stop
+        .duration
+        .filter(|_| args.requests.is_none() && args.replay.is_none() && args.dataset.is_none());
     config.stop = StopRule { requests: args.requests, duration: args.duration.or(usual) };
     // An empty variable counts as no key.
     config.key = args.key.clone().filter(|key| !key.expose_secret().is_empty());

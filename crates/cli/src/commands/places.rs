@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply};
-use headrace_domain::KeyId;
+use headrace_domain::{KeyId, RecordRules};
 use headrace_terminal::output;
 
 use crate::arguments::places::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
@@ -34,6 +34,10 @@ pub(crate) fn projects(args: ProjectsArgs) -> ExitCode {
         ProjectsCommand::Limits { id, limits } => {
             AdminCommand::SetProjectLimits { project: id, limits: limits.limits() }
         }
+        ProjectsCommand::Records { id, level, keep } => {
+            let records = RecordRules { level, keep_seconds: keep.map(|keep| keep.as_secs()) };
+            AdminCommand::SetProjectRecords { project: id, records }
+        }
     };
     execute(&args.at, command, describe)
 }
@@ -45,6 +49,9 @@ fn describe(reply: AdminReply) -> String {
         }
         AdminReply::ProjectCreated(project) => {
             format!("project {} of organisation {} is there\n", project.id, project.org)
+        }
+        AdminReply::ProjectChanged(project) => {
+            format!("project {} {}, from the next call on\n", project.id, project.records)
         }
         AdminReply::LimitsSet => "the limits are set\n".to_owned(),
         AdminReply::RegionsSet { narrowed } => pinned(&narrowed),
@@ -61,9 +68,16 @@ fn describe(reply: AdminReply) -> String {
             let rows = projects.into_iter().map(|project| {
                 let (id, org) = (project.id.to_string(), project.org.to_string());
                 let tier = project.tier.map_or_else(|| "–".to_owned(), String::from);
-                vec![id, org, time(Some(project.created)), project.limits.to_string(), tier]
+                let records = match project.records.is_default() {
+                    true => "–".to_owned(),
+                    false => project.records.to_string(),
+                };
+                vec![id, org, time(Some(project.created)), project.limits.to_string(), tier, records]
             });
-            output::table(&["project", "organisation", "created", "limits", "tier"], rows.collect())
+            output::table(
+                &["project", "organisation", "created", "limits", "tier", "records"],
+                rows.collect(),
+            )
         }
         other => unexpected(&other),
     }

@@ -9,18 +9,24 @@ use std::sync::Arc;
 use headrace_admin::control;
 use headrace_admin::{AdminCommand, AdminReply};
 use headrace_domain::{Clock, SystemClock, TraceRecord};
+use headrace_server::contents::search_contents;
 use headrace_server::datadir::SecretFiles;
 use headrace_server::other_gateways::{self, FleetReader, FleetSearch, OwnGateway};
 use headrace_terminal::output;
-use headrace_trace::{CallCursor, CallPage, CallQuery, TraceError, TraceReader, WaterfallOptions, table};
+use headrace_trace::{
+    CallCursor, CallPage, CallQuery, ContentStore, TraceError, TraceReader, WaterfallOptions, table,
+};
 use headrace_wire::named_request;
 use serde_json::Value;
 
 use crate::arguments::requests::RequestsArgs;
-use crate::commands::{CommandError, configuration, print_with, stored_traces, time};
+use crate::commands::{CommandError, configuration, contents, print_with, stored_traces, time};
 
 /// Searches and prints a page of calls.
 pub(crate) fn run(args: &RequestsArgs) -> ExitCode {
+    if let Some(command) = &args.command {
+        return contents::requests(&args.at, command);
+    }
     print_with(output::say_drawn, find(args))
 }
 
@@ -44,11 +50,12 @@ fn find_here(args: &RequestsArgs) -> Result<String, CommandError> {
     let reader = stored.traces().map_err(failed)?;
     let after = args.after.as_deref().map(parse).transpose().map_err(CommandError::Other)?;
     let limit = usize::from(args.limit);
-    let mut page = page(reader.as_ref(), &query, after, limit).map_err(failed)?;
+    let contents = stored.contents();
+    let mut page = page(reader.as_ref(), contents.as_ref(), &query, after, limit).map_err(failed)?;
     if page.unindexed > 0 && page.calls.len() < limit {
         output::note("indexing the traces that an older program wrote, once");
         stored.index_traces().map_err(failed)?;
-        page = self::page(reader.as_ref(), &query, after, limit).map_err(failed)?;
+        page = self::page(reader.as_ref(), contents.as_ref(), &query, after, limit).map_err(failed)?;
     }
     if args.at.json {
         return Ok(format!("{:#}\n", page.json()));
@@ -65,14 +72,16 @@ fn find_everywhere(args: &RequestsArgs, fleet: &FleetReader, dir: &Path) -> Resu
     let named = args.named(now).map_err(CommandError::Other)?;
     let limit = usize::from(args.limit);
     // This gateway may not have answered a call yet.
-    let reader = stored_traces(&args.at).ok().map(|stored| stored.traces()).transpose().map_err(failed)?;
-    let mut own_page = |after: Option<&str>| match &reader {
-        Some(reader) => {
+    let stored = stored_traces(&args.at).ok();
+    let reader = stored.as_ref().map(|stored| stored.traces()).transpose().map_err(failed)?;
+    let contents = stored.as_ref().map(|stored| stored.contents());
+    let mut own_page = |after: Option<&str>| match (&reader, &contents) {
+        (Some(reader), Some(contents)) => {
             let after = after.map(parse).transpose()?;
-            let page = page(reader.as_ref(), &query, after, limit).map_err(|error| error.to_string())?;
-            Ok(page.json())
+            let page = page(reader.as_ref(), contents.as_ref(), &query, after, limit);
+            Ok(page.map_err(|error| error.to_string())?.json())
         }
-        None => Ok(CallPage::default().json()),
+        _ => Ok(CallPage::default().json()),
     };
     let name = name_of_running(dir);
     let own = OwnGateway { name: name.clone(), page: &mut own_page };
@@ -139,17 +148,32 @@ fn name_of_running(dir: &Path) -> Option<String> {
 /// Searches until the page is full: one search covers a bounded number of calls.
 fn page(
     reader: &dyn TraceReader,
+    contents: &dyn ContentStore,
     query: &CallQuery,
     after: Option<CallCursor>,
     limit: usize,
 ) -> Result<CallPage, TraceError> {
-    let mut page = reader.search(query, after, limit)?;
+    let mut page = search(reader, contents, query, after, limit)?;
     while let Some(next) = page.next.filter(|_| page.calls.len() < limit) {
-        let more = reader.search(query, Some(next), limit - page.calls.len())?;
+        let more = search(reader, contents, query, Some(next), limit - page.calls.len())?;
         page.calls.extend(more.calls);
         (page.next, page.searched_to, page.unindexed) = (more.next, more.searched_to, more.unindexed);
     }
     Ok(page)
+}
+
+/// Searches the traces, or the contents if the query has a text in them.
+fn search(
+    reader: &dyn TraceReader,
+    contents: &dyn ContentStore,
+    query: &CallQuery,
+    after: Option<CallCursor>,
+    limit: usize,
+) -> Result<CallPage, TraceError> {
+    match query.content {
+        Some(_) => search_contents(contents, reader, query, after, limit),
+        None => reader.search(query, after, limit),
+    }
 }
 
 fn parse(cursor: &str) -> Result<CallCursor, String> {

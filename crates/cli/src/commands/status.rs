@@ -1,4 +1,4 @@
-//! `headrace status`, `headrace reload` and `headrace audit`.
+//! `headrace status` and `headrace reload`.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use headrace_terminal::output;
 
 use headrace_trace::counted;
 
-use crate::arguments::{AuditArgs, ServerArgs};
+use crate::arguments::ServerArgs;
 use crate::commands::{execute, time, unexpected};
 
 /// Prints the server's status.
@@ -90,18 +90,4 @@ fn stores(status: &ServerStatus) -> String {
         ));
     }
     lines
-}
-
-/// Prints the audit log.
-pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
-    execute(&args.at, AdminCommand::ShowAudit { last: args.last, before: None }, |reply| match reply {
-        AdminReply::Audit(rows) => {
-            let rows = rows.into_iter();
-            let rows = rows.map(|row| {
-                vec![row.seq.to_string(), time(Some(row.at)), row.actor, row.act, row.subject, row.detail]
-            });
-            output::table(&["#", "when (UTC)", "who", "what", "to what", "how"], rows.collect())
-        }
-        other => unexpected(&other),
-    })
 }

@@ -30,21 +30,21 @@ impl ArrivedRequest {
         }
         let directory = &gateway.parts().directory;
         if let Some(principal) = known {
-            return Ok(self.identified(principal, directory.revocations(), context));
+            return Ok(self.identified(gateway, (principal, directory.revocations()), context));
         }
         // Read before the look-up, so that a revocation after it is noticed.
         let revocations = directory.revocations();
         let principal = gateway.find_principal(&self.credentials, self.peer)?;
-        Ok(self.identified(principal, revocations, context))
+        Ok(self.identified(gateway, (principal, revocations), context))
     }
 
     fn identified(
         self,
-        principal: Arc<Principal>,
-        revocations: u64,
+        gateway: &Gateway,
+        (principal, revocations): (Arc<Principal>, u64),
         context: &mut RequestContext,
     ) -> AuthenticatedRequest {
-        context.is_of(&principal);
+        context.is_of(&principal, gateway.records_of(principal.records));
         if let Some(slot) = &context.slot {
             slot.is_of(&principal.org, &principal.key);
         }

@@ -54,7 +54,11 @@ impl PreparedRequest {
         let parsed = ParsedCall { principal, call, taken, catalog, asked, model };
         let mut parsed = features::on_parsed(gateway, context, parsed, kept).await?;
         context.record.stream = parsed.call.stream;
-        context.record.user = parsed.call.user.take();
+        let user = parsed.call.user.take();
+        let labels = parsed.call.labels.take();
+        if context.records.level.has_labels() {
+            (context.record.user, context.record.labels) = (user, labels);
+        }
         context.end_stage(Stage::Parse);
         Ok(parsed)
     }

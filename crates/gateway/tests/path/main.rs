@@ -38,6 +38,7 @@ mod pins;
 mod places;
 mod prices;
 mod races;
+mod recorded;
 mod refusals;
 mod regions;
 mod relays;

@@ -45,6 +45,14 @@ impl Directory {
         Ok(self.store.announced()?)
     }
 
+    /// The end of the audit log.
+    ///
+    /// # Errors
+    /// [`IdentityError::Store`] if the store fails.
+    pub fn audit_end(&self) -> Result<AuditSummary, IdentityError> {
+        Ok(self.store.audit_end()?)
+    }
+
     /// Checks the whole audit log.
     ///
     /// # Errors

@@ -188,6 +188,7 @@ impl Records {
             expires: Some(expires),
             allowed_ips: AddressList::default(),
             tier: None,
+            records: project.records,
         };
         self.assigned_tiers(&principal, None, owner)?.narrow(&mut principal);
         Ok(principal)

@@ -174,6 +174,7 @@ impl Records {
             expires: record.expires,
             allowed_ips: record.details.allowed_ips.clone(),
             tier: None,
+            records: project.records,
         };
         let owner = record.details.owner.as_deref();
         self.assigned_tiers(&principal, record.tier.as_ref(), owner)?.narrow(&mut principal);

@@ -134,6 +134,7 @@ fn a_principal_carries_what_its_key_project_and_org_say() {
         expires: Some(LATER),
         allowed_ips: AddressList::default(),
         tier: None,
+        records: headrace_domain::RecordRules::default(),
     };
     assert_eq!(*principal, expected);
     assert_eq!(directory.key(&record.id), Some(record.clone()));

@@ -51,6 +51,7 @@ pub(super) fn project(row: &Row) -> Result<ProjectRecord, RowFailure> {
         limits: from_json(row, "limits")?,
         created: time(row, "created")?,
         tier: tier_of(row)?,
+        records: from_json(row, "records")?,
     })
 }
 

@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 use headrace_domain::{
-    Call, Code, CompletionsExtras, ConcernKind, DialectExtras, Endpoint, FieldConcern, Prompt, RelayedBody,
-    ServiceTier,
+    Call, CallLabels, Code, CompletionsExtras, ConcernKind, DialectExtras, Endpoint, FieldConcern, Prompt,
+    RelayedBody, ServiceTier,
 };
 
 use super::body_facts::BodyFacts;
@@ -66,8 +66,12 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
         | BodyField::ResponseFormat
         | BodyField::OutputConfig
         | BodyField::StructuredOutputs
-        | BodyField::Metadata
         | BodyField::Text => look::free(facts, r),
+        BodyField::Metadata => {
+            let ((), raw) = r.with_raw(|r| look::free(facts, r))?;
+            params.labels = CallLabels::of_json(raw).map(Box::new);
+            Ok(())
+        }
         BodyField::Seed | BodyField::TopK | BodyField::MinP | BodyField::PromptCacheKey => {
             look::unknown(facts, r, StringsHold::Texts)
         }
@@ -144,6 +148,7 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
         cache_salt: params.cache_salt,
         timeout: params.timeout,
         user,
+        labels: params.labels,
         tier: params.tier,
         ..Call::of_prompt(endpoint, settled.model, Prompt::Relayed(prompt))
     })

@@ -45,6 +45,7 @@ fn asker(project: &str, key: &str) -> RouteAsker {
         expires: None,
         allowed_ips: AddressList::default(),
         tier: None,
+        records: headrace_domain::RecordRules::default(),
     };
     let request = RequestId::fresh(UnixNanos::new(1));
     RouteAsker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use headrace_catalog::Catalog;
 use headrace_config::ServerSettings;
-use headrace_domain::{Clock, TraceSink};
+use headrace_domain::{Clock, ContentSink, TraceSink};
 use headrace_gateway::{Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators};
 use headrace_jwt::{CertificateUsers, TokenAuthenticator};
@@ -141,6 +141,7 @@ impl GatewayRole {
         let Self { gateway, stores, upstreams, limits, context, .. } = self;
         let RoleContext { clock, metrics, runtime } = context;
         gateway.keep_shadow_spending(spending::of(data_dir.path()));
+        gateway.keep_contents(Arc::clone(&stores.contents.recorder) as Arc<dyn ContentSink>);
         objects::take_over(runtime, gateway, clock.now(), stores.is_shared);
         if let Err(why) = canaries::restore(gateway, &stores.directory) {
             output::note(&format!("warning: canaries that were taken out before are on trial again: {why}"));

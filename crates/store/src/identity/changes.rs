@@ -5,6 +5,7 @@ use headrace_identity::{KeyDetails, KeyHash, KeyUse, OrgRecord, ProjectRecord, S
 use sqlx::sqlite::SqliteConnection;
 
 use super::detail_rows::{put_details, put_uses, raise_format};
+use super::record_rows::put_records;
 use super::rows::{RowFailure, constraint, json, nanos};
 use super::tier_rows::put_tier_of;
 
@@ -100,7 +101,7 @@ pub(super) async fn put_project(
     if written.rows_affected() == 0 {
         return Err(RowFailure::Store(StoreError::Duplicate { what: "project" }));
     }
-    Ok(())
+    put_records(connection, &project.id, project.records).await
 }
 /// Writes the regions of an organisation or a key, within the caller's transaction.
 pub(super) async fn pin(

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TierName, UnixNanos};
+use headrace_domain::{KeyId, OrgId, ProjectId, RecordRules, Residency, TierName, UnixNanos};
 use headrace_identity::{KeyHash, KeyRecord, OrgRecord, ProjectRecord, RateLimits, StoreError, StoredKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -83,6 +83,7 @@ pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, RowFailure> {
         limits: from_json::<RateLimits>(row, "limits")?,
         created: UnixNanos::new(number(row, "created")?),
         tier: None,
+        records: RecordRules::default(),
     })
 }
 

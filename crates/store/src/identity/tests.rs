@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, Region, TierName};
+use headrace_domain::{Endpoint, ModelName, OrgId, ProjectId, RecordLevel, RecordRules, Region, TierName};
 use headrace_identity::{
     AccountId, AccountKind, AccountRecord, AddressList, AuthRefusal, Directory, EndpointAccess, ExposeSecret,
     GroupProfile, GroupRecord, HashSecret, IdentityContents, IdentityError, KeyDetailStore, KeyDetails,
@@ -55,6 +55,10 @@ fn project_record(n: u8) -> ProjectRecord {
         limits: RateLimits { tokens_per_minute: Some(u64::MAX - u64::from(n)), ..RateLimits::default() },
         created: UnixNanos::new(6),
         tier: None,
+        records: RecordRules {
+            level: [None, Some(RecordLevel::Nothing), Some(RecordLevel::Full)][usize::from(n % 3)],
+            keep_seconds: (n % 2 == 0).then_some(60 + u64::from(n)),
+        },
     }
 }
 

@@ -300,6 +300,11 @@ fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
         // There is no column for the user, because few queries need one and every call would pay for it.
         sql.push(" AND trace.record ->> '$.user' = ").push_bind(user.as_str());
     }
+    if let Some((name, value)) = &query.label {
+        // As for the user. A name has no quotation marks.
+        sql.push(" AND trace.record ->> ").push_bind(format!("$.labels.\"{name}\""));
+        sql.push(" = ").push_bind(value.as_str());
+    }
     if let Some(text) = &query.text {
         // LIKE ignores the case of ASCII letters.
         let escaped: String = text

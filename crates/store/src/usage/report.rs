@@ -99,6 +99,7 @@ const fn column(by: UsageBy) -> &'static str {
         UsageBy::Model => "model",
         UsageBy::Upstream => "upstream",
         UsageBy::User => "user",
+        UsageBy::Tag => "tag",
     }
 }
 

@@ -25,6 +25,7 @@ macro_rules! hours {
         model TEXT NOT NULL,
         upstream TEXT NOT NULL,
         user TEXT NOT NULL,
+        tag TEXT NOT NULL,
         calls INTEGER NOT NULL,
         completed INTEGER NOT NULL,
         cancelled INTEGER NOT NULL,
@@ -42,9 +43,10 @@ macro_rules! hours {
         paid INTEGER NOT NULL,
         paid_calls INTEGER NOT NULL,
         paid_charged INTEGER NOT NULL,
-        PRIMARY KEY (hour, org, project, key, model, upstream, user)
+        PRIMARY KEY (hour, org, project, key, model, upstream, user, tag)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX hours_project ON hours (project, hour, user);
+    CREATE INDEX hours_tag ON hours (project, hour, tag);
 "
     };
 }
@@ -86,27 +88,42 @@ const WITH_USERS: &str = concat!(
     "DROP INDEX hours_project; ALTER TABLE hours RENAME TO hours_1;",
     hours!(),
     "
-    INSERT INTO hours SELECT hour, org, project, key, model, upstream, '', calls, completed, cancelled, failed, released, refused,
+    INSERT INTO hours SELECT hour, org, project, key, model, upstream, '', '', calls, completed, cancelled, failed, released, refused,
         input, cached_input, cache_write, cache_write_1h, output, reasoning, charged, loss, paid, paid_calls, paid_charged
         FROM hours_1;
     DROP TABLE hours_1;
-    PRAGMA user_version = 2;
+    PRAGMA user_version = 3;
+"
+);
+
+/// Upgrades a file of version 2, which had no tags.
+const WITH_TAGS: &str = concat!(
+    "DROP INDEX hours_project; ALTER TABLE hours RENAME TO hours_2;",
+    hours!(),
+    "
+    INSERT INTO hours SELECT hour, org, project, key, model, upstream, user, '', calls, completed, cancelled, failed, released, refused,
+        input, cached_input, cache_write, cache_write_1h, output, reasoning, charged, loss, paid, paid_calls, paid_charged
+        FROM hours_2;
+    DROP TABLE hours_2;
+    PRAGMA user_version = 3;
 "
 );
 
 /// Upgrades a file of an older program.
 pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), FormatError> {
     let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *open).await?;
-    if found < 2 {
-        sqlx::raw_sql(WITH_USERS).execute(open).await?;
+    match found {
+        ..2 => drop(sqlx::raw_sql(WITH_USERS).execute(open).await?),
+        2 => drop(sqlx::raw_sql(WITH_TAGS).execute(open).await?),
+        _ => {}
     }
     Ok(())
 }
 
-/// Maximum users that are counted separately per project and hour.
-const USERS_AN_HOUR: i64 = 1_000;
-/// The name under which further users are counted.
-const OTHER_USERS: &str = "(others)";
+/// Maximum users, and maximum tags, that are counted separately per project and hour.
+const NAMES_AN_HOUR: i64 = 1_000;
+/// The name under which further users or tags are counted.
+const OTHER_NAMES: &str = "(others)";
 
 /// The group under which sums are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -118,14 +135,16 @@ pub(super) struct UsageGroup {
     pub(super) model: String,
     pub(super) upstream: String,
     pub(super) user: String,
+    pub(super) tag: String,
 }
 
 impl UsageGroup {
-    /// A group without a known key, upstream and user.
+    /// A group without a known key, upstream, user and tag.
     pub(super) fn new(time: UnixNanos, org: &str, project: &str, model: &str) -> Self {
         let (org, project, model) = (org.to_owned(), project.to_owned(), model.to_owned());
         let unknown = String::new;
-        Self { hour: hour(time), org, project, key: unknown(), model, upstream: unknown(), user: unknown() }
+        let (key, upstream, user, tag) = (unknown(), unknown(), unknown(), unknown());
+        Self { hour: hour(time), org, project, key, model, upstream, user, tag }
     }
 }
 
@@ -338,22 +357,42 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// The user under which a group is counted: its own, unless its project has too many users in that hour.
-async fn counted_as<'a>(open: &mut SqliteConnection, group: &'a UsageGroup) -> Result<&'a str, sqlx::Error> {
-    if group.user.is_empty() {
+/// The column of a name of which a project may have too many.
+#[derive(Debug, Clone, Copy)]
+enum NameColumn {
+    User,
+    Tag,
+}
+
+/// The user or tag under which a group is counted: its own, unless its project has too many in that hour.
+async fn counted_as<'a>(
+    open: &mut SqliteConnection,
+    group: &'a UsageGroup,
+    column: NameColumn,
+) -> Result<&'a str, sqlx::Error> {
+    let (name, known, count) = match column {
+        NameColumn::User => (
+            &group.user,
+            "SELECT EXISTS (SELECT * FROM hours WHERE project = ? AND hour = ? AND user = ?)",
+            "SELECT count(DISTINCT user) FROM hours WHERE project = ? AND hour = ? AND user NOT IN ('', ?)",
+        ),
+        NameColumn::Tag => (
+            &group.tag,
+            "SELECT EXISTS (SELECT * FROM hours WHERE project = ? AND hour = ? AND tag = ?)",
+            "SELECT count(DISTINCT tag) FROM hours WHERE project = ? AND hour = ? AND tag NOT IN ('', ?)",
+        ),
+    };
+    if name.is_empty() {
         return Ok("");
     }
-    let known = "SELECT EXISTS (SELECT * FROM hours WHERE project = ? AND hour = ? AND user = ?)";
-    let known = sqlx::query_as(known).bind(group.project.as_str()).bind(group.hour).bind(group.user.as_str());
+    let known = sqlx::query_as(known).bind(group.project.as_str()).bind(group.hour).bind(name.as_str());
     let (known,): (bool,) = known.fetch_one(&mut *open).await?;
     if known {
-        return Ok(&group.user);
+        return Ok(name);
     }
-    let users =
-        "SELECT count(DISTINCT user) FROM hours WHERE project = ? AND hour = ? AND user NOT IN ('', ?)";
-    let users = sqlx::query_as(users).bind(group.project.as_str()).bind(group.hour).bind(OTHER_USERS);
-    let (users,): (i64,) = users.fetch_one(open).await?;
-    Ok(if users < USERS_AN_HOUR { &group.user } else { OTHER_USERS })
+    let count = sqlx::query_as(count).bind(group.project.as_str()).bind(group.hour).bind(OTHER_NAMES);
+    let (count,): (i64,) = count.fetch_one(open).await?;
+    Ok(if count < NAMES_AN_HOUR { name } else { OTHER_NAMES })
 }
 
 async fn add_sums(
@@ -361,7 +400,8 @@ async fn add_sums(
     group: &UsageGroup,
     numbers: &[i64; 17],
 ) -> Result<(), sqlx::Error> {
-    let user = counted_as(open, group).await?;
+    let user = counted_as(open, group, NameColumn::User).await?;
+    let tag = counted_as(open, group, NameColumn::Tag).await?;
     let mut query = QueryBuilder::<Sqlite>::new("INSERT INTO hours VALUES (");
     let mut values = query.separated(", ");
     values.push_bind(group.hour);
@@ -369,6 +409,7 @@ async fn add_sums(
         values.push_bind(name.as_str());
     }
     values.push_bind(user);
+    values.push_bind(tag);
     for number in numbers {
         values.push_bind(*number);
     }
@@ -393,8 +434,9 @@ pub(super) async fn waiting(
             row.try_get("project")?,
             row.try_get("model")?,
         );
-        let (key, upstream, user) = (String::new(), String::new(), String::new());
-        Ok((hold_of(&hold), UsageGroup { hour, org, project, key, model, upstream, user }, sums_of(row)?))
+        let (key, upstream, user, tag) = (String::new(), String::new(), String::new(), String::new());
+        let group = UsageGroup { hour, org, project, key, model, upstream, user, tag };
+        Ok((hold_of(&hold), group, sums_of(row)?))
     };
     rows.iter().map(read).collect()
 }
@@ -414,7 +456,7 @@ pub(super) async fn move_sums(
     add_sums(open, from, &numbers(sums).map(i64::wrapping_neg)).await?;
     add_sums(open, to, &numbers(completed)).await?;
     let empty = "DELETE FROM hours WHERE hour = ? AND org = ? AND project = ? AND key = '' AND model = ? AND upstream = '' \
-                 AND user = '' AND calls = 0 AND released = 0 AND refused = 0";
+                 AND user = '' AND tag = '' AND calls = 0 AND released = 0 AND refused = 0";
     let query = sqlx::query(empty).bind(from.hour).bind(from.org.as_str());
     query.bind(from.project.as_str()).bind(from.model.as_str()).execute(open).await.map(|_| ())
 }

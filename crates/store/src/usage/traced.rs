@@ -22,6 +22,7 @@ pub(super) struct TraceFacts {
     key: String,
     upstream: String,
     user: String,
+    tag: String,
     model: String,
     paid: Option<i64>,
 }
@@ -32,6 +33,7 @@ impl TraceFacts {
         group.key.clone_from(&self.key);
         group.upstream.clone_from(&self.upstream);
         group.user.clone_from(&self.user);
+        group.tag.clone_from(&self.tag);
         if group.model.is_empty() {
             group.model.clone_from(&self.model);
         }
@@ -44,7 +46,8 @@ impl TraceFacts {
 }
 
 /// A row with the columns of the query.
-type TracedRow = (Vec<u8>, Option<String>, Option<String>, Option<String>, Option<i64>, Option<String>);
+type TracedRow =
+    (Vec<u8>, Option<String>, Option<String>, Option<String>, Option<i64>, Option<String>, Option<String>);
 
 /// Returns the data of those calls that have a trace. A hold has the same id as its call.
 pub(super) fn look_up(
@@ -61,7 +64,7 @@ pub(super) fn look_up(
         let rows: Vec<TracedRow> = reader.rows(async |connection| {
             let mut query = QueryBuilder::<Sqlite>::new(
                 "SELECT id, key, record ->> '$.upstream', record ->> '$.model_served', record ->> '$.paid', \
-                 record ->> '$.user' FROM trace WHERE id IN (",
+                 record ->> '$.user', record ->> '$.labels.tag' FROM trace WHERE id IN (",
             );
             let mut ids = query.separated(", ");
             some.iter().for_each(|hold| {
@@ -69,17 +72,19 @@ pub(super) fn look_up(
             });
             query.push(")").build_query_as().fetch_all(connection).await
         })?;
-        found.extend(rows.into_iter().map(|(id, key, upstream, model, paid, user)| {
+        found.extend(rows.into_iter().map(|(id, key, upstream, model, paid, user, tag)| {
             let (key, upstream) = (key.unwrap_or_default(), upstream.unwrap_or_default());
             let (model, user) = (model.unwrap_or_default(), user.unwrap_or_default());
-            (hold_of(&id), TraceFacts { key, upstream, user, model, paid })
+            let tag = tag.unwrap_or_default();
+            (hold_of(&id), TraceFacts { key, upstream, user, tag, model, paid })
         }));
     }
     Ok(found)
 }
 
 /// A row with the columns of the query.
-type RefusedRow = (i64, Option<String>, Option<String>, Option<String>, Option<String>, Option<String>);
+type RefusedRow =
+    (i64, Option<String>, Option<String>, Option<String>, Option<String>, Option<String>, Option<String>);
 
 /// Refused calls among the traces after row `from`, and the last row that was searched. Only the model that was to
 /// serve a call is counted, because any other name may be a caller's invention.
@@ -98,15 +103,15 @@ pub(super) fn refusals_after(
     })?;
     let Some((Some(last),)) = bounds.first().copied() else { return Ok((from, refused)) };
     let rows: Vec<RefusedRow> = reader.rows(async |connection| {
-        let query = "SELECT started, org, project, key, record ->> '$.model_served', record ->> '$.user' FROM trace \
-                     WHERE seq > ? AND seq <= ? AND outcome = 'refused'";
+        let query = "SELECT started, org, project, key, record ->> '$.model_served', record ->> '$.user', \
+                     record ->> '$.labels.tag' FROM trace WHERE seq > ? AND seq <= ? AND outcome = 'refused'";
         sqlx::query_as(query).bind(from).bind(last).fetch_all(connection).await
     })?;
-    for (started, org, project, key, model, user) in rows {
+    for (started, org, project, key, model, user, tag) in rows {
         let named = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
         let started = UnixNanos::new(u64::try_from(started).unwrap_or(0));
         let mut group = UsageGroup::new(started, &named(&org), &named(&project), &named(&model));
-        (group.key, group.user) = (named(&key), named(&user));
+        (group.key, group.user, group.tag) = (named(&key), named(&user), named(&tag));
         let sums: &mut UsageSums = refused.entry(group).or_default();
         sums.refused = sums.refused.saturating_add(1);
     }

@@ -185,6 +185,7 @@ fn settle(said: MessagesDraft, params: &mut CommonParams<'_>) -> Read<Call> {
         cache_salt: params.cache_salt.take(),
         timeout: params.timeout,
         user: params.end_user(),
+        labels: params.labels.take(),
         tier: params.tier,
         form: settled.form,
         dialect: DialectExtras::messages(MessagesExtras {

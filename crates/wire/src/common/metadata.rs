@@ -1,6 +1,6 @@
 //! Reads `metadata`: labels that a client gives to what it stores. Knows no store.
 
-use headrace_domain::Code;
+use headrace_domain::{CallLabels, Code};
 
 use crate::fault::{FieldFault, Read};
 use crate::json::JsonReader;
@@ -32,4 +32,19 @@ pub(crate) fn metadata(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Stri
         Ok(())
     })?;
     Ok(text.to_owned())
+}
+
+/// Reads the labels of a call: up to 16 pairs of strings. Long ones are cut.
+pub(crate) fn labels(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<Box<CallLabels>>> {
+    let mut pairs = Vec::new();
+    r.object(|r, key| {
+        if pairs.len() >= limits.max_metadata_pairs {
+            let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
+            return Err(FieldFault::new(Code::ObjectAboveMaxProperties, message).of_parent());
+        }
+        pairs.push((key.to_string(), r.string()?.into_owned()));
+        Ok(())
+    })?;
+    let pairs = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    Ok(CallLabels::of(pairs).map(Box::new))
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Code, EndUser, Endpoint, ReasoningOptions, ResponseFormat, SamplingRequest, ServiceTier,
+    CallLabels, Code, EndUser, Endpoint, ReasoningOptions, ResponseFormat, SamplingRequest, ServiceTier,
 };
 use serde_json::{Map, Value};
 
+use crate::common::metadata::labels;
 use crate::fault::{FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
 use crate::limits::WireLimits;
@@ -55,6 +56,8 @@ pub struct CommonParams<'l> {
     pub tier: ServiceTier,
     /// The end user, by the newer parameter and by the older one.
     pub user: (Option<EndUser>, Option<EndUser>),
+    /// The labels of `metadata`.
+    pub labels: Option<Box<CallLabels>>,
     /// The response format. `two_forms` is set if two parameters set one.
     form: Option<ResponseFormat>,
     two_forms: bool,
@@ -98,6 +101,7 @@ impl<'l> CommonParams<'l> {
             timeout: None,
             tier: ServiceTier::Standard,
             user: (None, None),
+            labels: None,
             form: None,
             two_forms: false,
             reasoning: ReasoningOptions::default(),
@@ -183,6 +187,7 @@ impl<'l> CommonParams<'l> {
             "service_tier" => self.tier = r.optional(service_tier)?.unwrap_or_default(),
             "safety_identifier" => self.user.0 = r.optional(|r| end_user(r, limits))?.flatten(),
             "user" => self.user.1 = r.optional(|r| end_user(r, limits))?.flatten(),
+            "metadata" => self.labels = r.optional(|r| labels(r, limits))?.flatten(),
             "stream_options" => {
                 self.stream_options = r.optional(|r| self.include_usage_of(r))?.is_some();
             }

@@ -69,6 +69,7 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
         cache_salt: params.cache_salt,
         timeout: params.timeout,
         user,
+        labels: params.labels.take(),
         tier: params.tier,
         form: settled.form,
         reasoning: ReasoningOptions::default(),

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheComparison, Call, Code, Conversation, DialectExtras, EndUser, Endpoint, Message, MessageOrigin,
-    Prompt, ReasoningOptions, ResponseAsk, ResponseFormat, Role, is_blank,
+    CacheComparison, Call, CallLabels, Code, Conversation, DialectExtras, EndUser, Endpoint, Message,
+    MessageOrigin, Prompt, ReasoningOptions, ResponseAsk, ResponseFormat, Role, is_blank,
 };
 
 use crate::common::answer_options::{USUAL_VERBOSITY, verbosity};
@@ -321,6 +321,7 @@ impl ResponsesDraft {
         let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
         ask.comparison = comparison.map(|previous_answer| CacheComparison { previous_answer });
         let user = echo.safety_identifier.as_deref().or(echo.user.as_deref()).and_then(EndUser::named);
+        let labels = echo.metadata.as_deref().and_then(CallLabels::of_json).map(Box::new);
         ask.echo = echo.written(&ask, &settled.sampling, params.tier);
         let InputTurns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
         if let Some(instructions) = instructions {
@@ -350,6 +351,7 @@ impl ResponsesDraft {
             timeout: params.timeout,
             tier: params.tier,
             user,
+            labels,
             form: form.map(Arc::new),
             reasoning,
             cache_marks: cache_options::marks(&marked),

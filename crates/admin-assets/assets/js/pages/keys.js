@@ -4,6 +4,7 @@ import { fetchAll, get, patch, post, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money } from '../format.js';
 import { newOperator, showOperators } from '../keys/operators.js';
+import { editRecords, recordsOf } from '../keys/records.js';
 import { initialChoice, remember } from '../last-used.js';
 import { listen } from '../live.js';
 import { rewrite } from '../router.js';
@@ -399,15 +400,21 @@ async function showProjects(draw, signal) {
         { name: 'Project', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) },
         { name: 'Organisation', sort: (row) => row.org, cell: (row) => row.org },
         { name: 'Limits', cell: (row) => limits(row.limits) },
+        { name: 'Records', cell: (row) => recordsOf(row.records) },
         { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
         {
           name: '',
           num: true,
           cell: (row) =>
             may('PATCH /projects/{id}') &&
-            button('Limits', () => editLimits(`projects/${segment(row.id)}`, row.id, row.limits, draw), {
-              kind: 'small',
-            }),
+            h(
+              'div',
+              { class: 'acts end' },
+              button('Limits', () => editLimits(`projects/${segment(row.id)}`, row.id, row.limits, draw), {
+                kind: 'small',
+              }),
+              button('Records', () => editRecords(row, draw), { kind: 'small' }),
+            ),
         },
       ],
       rows,

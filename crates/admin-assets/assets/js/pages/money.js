@@ -92,6 +92,7 @@ function spend(panel, signal) {
           ['key', 'Key'],
           ['upstream', 'Upstream'],
           ['user', 'User'],
+          ['tag', 'Tag'],
         ],
         by,
         (value) => {

@@ -27,6 +27,8 @@ const FILTERS = [
   'slower_than_ms',
   'dearer_than',
   'text',
+  'content',
+  'label',
   'from',
   'to',
 ];
@@ -159,7 +161,9 @@ class View {
       'details',
       {
         class: 'more',
-        open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]),
+        open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than', 'content', 'label'].some(
+          (name) => filters[name],
+        ),
       },
       h('summary', {}, 'More'),
       h(
@@ -174,6 +178,9 @@ class View {
           options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])],
         }),
         text('dearer_than', 'Costs more than', { placeholder: '$', kind: 'number' }),
+        text('label', 'Label', { placeholder: 'tag=checkout' }),
+        may('GET /requests/{id}/content') &&
+          text('content', 'Request or answer contains', { placeholder: 'Only what is recorded' }),
       ),
     );
     return h(

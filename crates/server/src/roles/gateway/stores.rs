@@ -13,6 +13,7 @@ use headrace_terminal::output;
 use headrace_trace::{RecorderConfig, TraceRecorder};
 
 use super::shared_identities::DirectoryIdentities;
+use crate::contents::RecordedContents;
 use crate::datadir::DataDir;
 use crate::health::StoreHealth;
 use crate::objects::ObjectStores;
@@ -34,6 +35,7 @@ pub(crate) struct GatewayStores {
     pub(super) ledger_client: Arc<dyn LedgerClient>,
     pub(super) owner: Owner,
     pub(crate) recorder: Arc<TraceRecorder>,
+    pub(crate) contents: RecordedContents,
     pub(super) objects: ObjectStores,
     /// Whether other servers have the same keys and the same ledger.
     pub(super) is_shared: bool,
@@ -90,9 +92,23 @@ impl GatewayStores {
         };
         let recorder = TraceRecorder::start(Some(traces), Arc::clone(&context.metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
+        let guard = DiskGuard::of(data_dir.path(), config.storage.min_free_bytes);
+        let shared = (&context.clock, &*context.metrics);
+        let contents = RecordedContents::open(data_dir, config.contents, guard, shared)?;
         let ballast = Arc::clone(data_dir.ballast());
         let is_shared = data_dir.storage().is_shared();
-        Ok(Self { directory, operators, ledger, ledger_client, owner, recorder, objects, is_shared, ballast })
+        Ok(Self {
+            directory,
+            operators,
+            ledger,
+            ledger_client,
+            owner,
+            recorder,
+            contents,
+            objects,
+            is_shared,
+            ballast,
+        })
     }
 
     /// The health of the stores. Clones share it.
@@ -122,6 +138,9 @@ impl GatewayStores {
         let closed = self.ledger.close();
         if !self.recorder.close(TRACE_CLOSE) {
             tracing::warn!("the last traces could not be stored in time");
+        }
+        if !self.contents.recorder.close(TRACE_CLOSE) {
+            tracing::warn!("the last requests and answers could not be stored in time");
         }
         closed.map_err(|error| format!("the ledger could not be closed: {error}"))?;
         if open.is_empty() { Ok(()) } else { Err(left_open(&open)) }

@@ -1,0 +1,23 @@
+//! Reads the settings of what is recorded of calls. Knows no store.
+
+use headrace_domain::RecordPolicy;
+
+use super::SettingsReader;
+use super::record_fields::ContentBounds;
+
+impl SettingsReader {
+    /// The policy of projects that set none.
+    pub(super) fn record_policy(&self) -> RecordPolicy {
+        let level = self.text("records.level").and_then(|name| name.parse().ok());
+        let keep_seconds = self.duration("records.keep").as_secs();
+        RecordPolicy { level: level.unwrap_or_default(), keep_seconds }
+    }
+
+    /// Bounds on requests and answers.
+    pub(super) fn content_bounds(&self) -> ContentBounds {
+        ContentBounds {
+            max_call_bytes: self.size("records.max_call").unwrap_or(1),
+            max_total_bytes: self.long("records.max_size").unwrap_or(1),
+        }
+    }
+}

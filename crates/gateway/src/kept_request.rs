@@ -1,0 +1,20 @@
+//! The body of a request whose content is recorded, until its call has ended. Must not know what is done with it.
+
+use bytes::Bytes;
+
+/// See the top of the file.
+pub(crate) struct KeptRequest {
+    pub(crate) body: Bytes,
+    /// The end of the body is missing.
+    pub(crate) is_cut: bool,
+}
+
+impl KeptRequest {
+    /// Keeps at most `most` bytes of a body. The allocation of a longer body is not kept.
+    pub(crate) fn of(body: &Bytes, most: usize) -> Self {
+        match body.get(..most) {
+            Some(start) if body.len() > most => Self { body: Bytes::copy_from_slice(start), is_cut: true },
+            _ => Self { body: body.clone(), is_cut: false },
+        }
+    }
+}
