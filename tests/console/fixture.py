@@ -115,6 +115,17 @@ def user_row(at, name, org="acme", email=None, role=None):
     return {"id": f"usr_{at}", "org": org, "name": name, "display_name": None, "email": email, "external_id": None, "login": None, "role": role, "effective_role": role, "groups": [HOSTILE], "active": True, "created": stamp(9e5), "changed": stamp(9e5)}
 
 
+def score_row(name, value, comment):
+    return {"name": name, "value": value, "comment": comment, "actor": "ada", "at": stamp(60)}
+
+
+def content(request_id):
+    request = {"model": "demo", "messages": [{"role": "user", "content": HOSTILE}]}
+    answer = [{"kind": "reasoning", "text": "Short."}, {"kind": "text", "text": HOSTILE}, {"kind": "tool_call", "name": "find", "text": "{}", "choice": 1}]
+    return {"id": request_id, "started": stamp(60), "expires": stamp(-9e4), "org": "acme", "project": "web", "key": "key_7f3a2b", "user": None, "model": "headrace-demo", "endpoint": "chat.completions",
+            "level": "redacted", "request": request, "request_cut": False, "answer": answer, "answer_cut": True}
+
+
 def budget_row(name, scope="org", measure="dollars", window="month", limit="25.00", hard=True, from_settings=False, **more):
     """A budget rule with one counter, which is used up to 80 %."""
     used = f"{float(limit) * 0.8:.2f}" if measure == "dollars" else str(int(limit) * 8 // 10)
@@ -140,6 +151,8 @@ class Books:
         self.signed_in = False
         self.broken = set()
         self.projects = []
+        self.scores = [score_row("quality", 0.8, HOSTILE)]
+        self.records = []
         self.not_ready = set()
         # Set when an answer is asked for again.
         self.asked_again = threading.Event()
@@ -163,9 +176,10 @@ def page(rows, query, default=100):
     return {"data": rows[start:last], "next": str(last) if last < len(rows) else None}
 
 
-MAY = [line.strip() for line in """GET /status|GET /now|GET /gateways|GET /events|GET /requests|GET /requests/{id}|GET /requests/{id}/explain|GET /requests/{id}/beside|GET /requests/{id}/cost|GET /requests/compare|GET /cache|GET /usage|GET /models|GET /prices|GET /routes|GET /upstreams|GET /orgs
+MAY = [line.strip() for line in """GET /status|GET /now|GET /gateways|GET /events|GET /requests|GET /requests/{id}|GET /requests/{id}/explain|GET /requests/{id}/beside|GET /requests/{id}/cost|GET /requests/{id}/scores|GET /requests/compare|GET /cache|GET /usage|GET /models|GET /prices|GET /routes|GET /upstreams|GET /orgs
 |GET /projects|GET /keys""".split("|")]
 MAY_WRITE = [line.strip() for line in """POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|GET /budgets|GET /budget-alerts|GET /webhooks|GET /webhook-deliveries|POST /webhooks/{id}/test|POST /webhooks/{id}/resume|GET /invoices|POST /invoices|GET /invoice-draft|PUT /budgets/{id}|DELETE /budgets/{id}|POST /budgets/{id}/raise|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
+MAY_WRITE = [line.strip() for line in """GET /requests/{id}/content|POST /requests/{id}/scores|POST /keys|PATCH /keys/{id}|POST /keys/{id}/revoke|POST /keys/{id}/rotate|GET /users|POST /users|PATCH /users/{id}|DELETE /users/{id}|POST /users/{id}/deactivate|POST /users/{id}/activate|GET /service-accounts|POST /service-accounts|DELETE /service-accounts/{id}|POST /service-accounts/{id}/deactivate|GET /groups|PATCH /groups/{id}|GET /scim|POST /scim|DELETE /scim/{id}|GET /tiers|POST /tiers|PUT /tiers/{id}|DELETE /tiers/{id}|PUT /orgs/{id}/tier|GET /budgets|GET /budget-alerts|PUT /budgets/{id}|DELETE /budgets/{id}|POST /budgets/{id}/raise|POST /projects|PATCH /projects/{id}|POST /orgs|PATCH /orgs/{id}|GET /operators|POST /operators|DELETE /operators/{id}|POST /operators/{id}/link|GET /credit|GET /projects/{id}/grants
 |POST /projects/{id}/credit|PUT /projects/{id}/budget|GET /ledger/totals|POST /ledger/verify|GET /holds|GET /margin|GET /statement|GET /shadow|GET /audit|GET /settings|POST /reload|POST /routes/{name}/resume|POST /upstreams/{name}/drain|POST /upstreams/{name}/resume
 |POST /upstreams/{name}/probe|POST /playground/chat/completions|POST /playground/tokenize|POST /models/{name}/render|POST /models/{name}/tokenize|GET /models/{name}/doctor""".split("|")]
 
@@ -241,6 +255,22 @@ def get_beside(asked, request_id):
     return {"data": [{**request_row(at), "overlap_us": 900_000 - at * 100_000, "same_org": at % 2 == 0} for at in range(4)], "next": None}
 
 
+@routes("GET", "requests/([^/]+)/content")
+def get_content(asked, request_id):
+    return content(request_id)
+
+
+@routes("GET", "requests/([^/]+)/scores")
+def get_scores(asked, request_id):
+    return {"data": BOOKS.scores}
+
+
+@routes("POST", "requests/([^/]+)/scores")
+def post_scores(asked, request_id):
+    BOOKS.scores.append(score_row(asked.body["name"], asked.body["value"], asked.body["comment"]))
+    return 201, BOOKS.scores[-1]
+
+
 @routes("GET", "keys")
 def get_keys(asked):
     return page(BOOKS.keys, asked.query)
@@ -256,6 +286,8 @@ def post_keys(asked):
 
 @routes("PATCH", "(keys|orgs|projects)/([^/]+)")
 def patch_any(asked, what, which):
+    if "records" in asked.body:
+        BOOKS.records.append((which, asked.body["records"]))
     return {"id": which, **asked.body}
 
 
@@ -423,7 +455,7 @@ def get_orgs(asked):
 
 @routes("GET", "projects")
 def get_projects(asked):
-    rows = [{"id": "web", "org": "acme", "limits": NO_LIMITS, "created": stamp(8e6)}, {"id": "research", "org": "zenith", "limits": LIMITS, "created": stamp(7e6)}]
+    rows = [{"id": "web", "org": "acme", "limits": NO_LIMITS, "records": {"level": None, "keep_seconds": None}, "created": stamp(8e6)}, {"id": "research", "org": "zenith", "limits": LIMITS, "records": {"level": "redacted", "keep_seconds": 604_800}, "created": stamp(7e6)}]
     return page([{**rows[0], "id": name} for name in BOOKS.projects] if BOOKS.projects else rows, asked.query)
 
 

@@ -37,13 +37,35 @@ def test_every_page_is_accessible_fits_its_window_and_keeps_hostile_texts_inert(
 def test_views_of_a_request_are_accessible(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go(REQUEST)
-    for name in ["Why", "Cost", "Concurrent", "JSON"]:
+    for name in ["Why", "Cost", "Concurrent", "Content", "JSON"]:
         page.get_by_role("tab", name=name, exact=True).click()
         tab.settle()
         assert not broken_rules(page), name
     page.get_by_role("tab", name="Why").click()
     page.get_by_text("Most of the 1.92 s went to decoding").wait_for()
     page.get_by_text("What would have helped").wait_for()
+
+
+def test_a_request_shows_its_content_and_takes_a_score(canned, tabs):
+    page = tabs(canned).sign_in().go(REQUEST)
+    page.get_by_role("tab", name="Content", exact=True).click()
+    page.get_by_text("The end of the answer is missing").wait_for()
+    page.get_by_role("button", name="Score", exact=True).click()
+    page.get_by_label("Name").fill("tone")
+    page.get_by_label("Value").fill("0.5")
+    page.get_by_role("dialog").get_by_role("button", name="Score").click()
+    page.get_by_role("cell", name="tone").wait_for()
+
+
+def test_a_project_takes_a_record_policy(canned, tabs, books):
+    page = tabs(canned).sign_in().go("keys?tab=projects")
+    page.get_by_text("Redacted · kept 7 days").wait_for()
+    page.get_by_role("button", name="Records", exact=True).first.click()
+    page.get_by_label("What is recorded").select_option("full")
+    page.get_by_label("Days").fill("2")
+    page.get_by_role("button", name="Set records").click()
+    page.get_by_text("Records are set.").wait_for()
+    assert books.records[-1][1] == {"level": "full", "keep_seconds": 172_800}
 
 
 # What stands beyond the right edge of what cuts it off.
