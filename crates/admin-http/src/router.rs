@@ -22,11 +22,9 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    accounts, budgets, document, events, gateway_list, gateways, invoices, money, operators, places,
-    playground, receipt_keys, requests, scim_credentials, served, server, session, sign_in, tiers, webhooks,
-    words,
-    accounts, budgets, contents, document, events, gateway_list, gateways, money, operators, places,
-    playground, requests, scim_credentials, served, server, session, sign_in, tiers, words,
+    accounts, budgets, contents, document, events, gateway_list, gateways, invoices, money, operators,
+    places, playground, receipt_keys, requests, scim_credentials, served, server, session, sign_in, tiers,
+    webhooks, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};

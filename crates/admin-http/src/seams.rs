@@ -403,9 +403,8 @@ pub enum CallView {
 }
 
 impl CallView {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Receipt, Self::Record];
-        [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Content, Self::Record];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Trace, Self::Explain, Self::Beside, Self::Cost, Self::Receipt, Self::Content, Self::Record];
 
     /// The name between gateways.
     pub(crate) const fn name(self) -> &'static str {

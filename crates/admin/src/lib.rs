@@ -31,6 +31,7 @@ pub use content_act::{ContentAct, ContentReply, ForgottenStore};
 pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use gateway_view::GatewayView;
+pub use headrace_trace::{CallScore, Dataset, RecordName, ScoreValue};
 pub use invoice::{
     InvoiceDays, InvoiceDocument, InvoiceLedger, InvoiceLine, InvoiceState, InvoiceTax, InvoiceTotals,
     PriceVersion,
@@ -38,17 +39,14 @@ pub use invoice::{
 pub use invoice_act::{InvoiceAct, InvoiceReply, InvoiceSource, InvoiceSummary, PriceFinder, PriceVersions};
 pub use invoice_amounts::CentAmount;
 pub use invoice_settings::{InvoiceBuyer, InvoiceParty, InvoiceSettings, TaxRate};
-pub use headrace_trace::{CallScore, Dataset, RecordName, ScoreValue};
 pub use lock::{DataDirLock, LockError};
 pub use places::{
     CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
 pub use secret_text::SecretText;
 pub use service::{
-    AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, ReceiptKeySource,
-    RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
     AdminService, AuditSigner, ContentAccess, DefaultLimits, DefaultsSource, ForgetSource, Grant, LinkSource,
-    NowSource, RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
+    NowSource, ReceiptKeySource, RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
 };
 pub use tier_act::TierAct;
 pub use webhook_act::{DeliveryView, WebhookAct, WebhookReply, WebhookSource, WebhookView};

@@ -52,8 +52,8 @@ use headrace_identity::Revocation;
 use headrace_server::audit_heads;
 use headrace_server::datadir;
 use headrace_server::datadir::{DataDir, DataDirError, SecretFiles};
-use headrace_server::invoices::of_stopped_server;
 use headrace_server::forget::UserForgetter;
+use headrace_server::invoices::of_stopped_server;
 use headrace_store::{StorageReader, StoreName};
 use headrace_terminal::output;
 use headrace_trace::{TraceReader, decode_record};
@@ -209,7 +209,7 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let defaults = move || limits;
     let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
         .with_operators(operators)
-        .with_invoices(of_stopped_server(config));
+        .with_invoices(of_stopped_server(config))
         .with_contents(contents_alone(config, &dir));
     let service = match audit_heads::signer(&dir.gateway_secret()) {
         Ok(signer) => service.with_audit_signer(signer),

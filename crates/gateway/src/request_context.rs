@@ -7,9 +7,8 @@ use headrace_call_api::CallerInfo;
 use headrace_call_state::{Answer, AnsweredRequest, InFlightSlot, Rejection};
 use headrace_catalog::ServedModel;
 use headrace_domain::{
-    CallOutcome, Clock, Dialect, Endpoint, OutputVerdict, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
-    CallOutcome, Clock, Dialect, Endpoint, RecordPolicy, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
-    parse_traceparent,
+    CallOutcome, Clock, Dialect, Endpoint, OutputVerdict, RecordPolicy, RequestId, Stage, Timeline,
+    TraceRecord, UnixNanos, parse_traceparent,
 };
 use headrace_identity::Principal;
 use headrace_ledger::StoredAnswer;

@@ -23,7 +23,6 @@ pub use judge_rules::{
     JudgeFailure, JudgeFuture, JudgeRule, JudgedPassage, JudgedText, JudgesByName, PassageJudge,
     PassageVerdicts, WithoutVerdict,
 };
-pub use output::{OutputFilter, OutputRules, ScreenedText, TextRules, screen_arguments, screen_text};
 pub use output::{
     OutputFilter, OutputRules, PiiRedactor, ScreenedText, TextRules, screen_arguments, screen_text,
 };

@@ -52,10 +52,9 @@ impl KnownCalls {
     ) -> Self {
         let reader = stored.traces_when_read();
         let (live_stats, recorder, clock) = (live_stats.clone(), Arc::clone(recorder), Arc::clone(clock));
-        let receipts = Arc::clone(receipts);
-        Self { live_stats, recorder, reader, clock, names, receipts }
         let (contents, forgetter) = (contents.clone(), forgetter.clone());
-        Self { live_stats, recorder, reader, contents, forgetter, clock, names }
+        let receipts = Arc::clone(receipts);
+        Self { live_stats, recorder, reader, contents, forgetter, clock, names, receipts }
     }
 
     /// Finds the record of a call: in memory right after its answer, later in the store.

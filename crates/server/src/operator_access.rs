@@ -106,7 +106,6 @@ impl OperatorAccess {
                 service: Arc::clone(&service),
                 sessions: Arc::clone(console.sessions()),
                 directory: Arc::clone(&stores.directory),
-                calls: Arc::new(KnownCalls::new(&stored, &live_stats, recorder, clock, names, receipts)),
                 calls: Arc::new(KnownCalls::new(
                     &stored,
                     &live_stats,
@@ -114,6 +113,7 @@ impl OperatorAccess {
                     &forgetter,
                     clock,
                     names,
+                    receipts,
                 )),
                 peers,
                 server: Arc::new(AdminData::new(gateway, Arc::clone(&stores.ledger), reloader, stored)),

@@ -179,9 +179,8 @@ impl SqliteKeyStore {
             sqlx::raw_sql(detail_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(tier_rows::TABLES).execute(&mut *connection).await?;
             sqlx::raw_sql(account_rows::TABLES).execute(&mut *connection).await?;
-            sqlx::raw_sql(document_table::TABLES).execute(connection).await?;
             sqlx::raw_sql(record_rows::TABLES).execute(&mut *connection).await?;
-            sqlx::raw_sql(account_rows::TABLES).execute(connection).await?;
+            sqlx::raw_sql(document_table::TABLES).execute(connection).await?;
             Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
