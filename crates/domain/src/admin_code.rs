@@ -171,9 +171,15 @@ codes! {
         "The key would allow regions that its organisation does not allow."
         "`headrace orgs list` shows the regions of each organisation. A key can only narrow them.";
     ReferenceUsed "reference_used" [409]
-        "Another grant has this reference."
-        "`headrace credit list` shows that grant. The same grant with the same reference is made only once. For a new grant, \
-         choose another reference.";
+        "Another grant or refund has this reference."
+        "`headrace credit list` shows grants. The same grant or refund with the same reference is made only once. For a new \
+         one, choose another reference.";
+    UnknownCharge "unknown_charge" [404]
+        "The ledger has no charge of this call: no such call has ended, or nothing was charged for it."
+        "`headrace requests` lists calls with their charges. A refund takes the id of a call, which begins with `req_`.";
+    RefundExceedsCharge "refund_exceeds_charge" [409]
+        "The refund is more than what is left of the charge."
+        "The message names the charge and what was refunded before. Refund at most the difference.";
     Overflow "overflow" [422]
         "A sum would exceed ± 9.2 billion dollars."
         "Nothing was changed. Use a smaller amount.";

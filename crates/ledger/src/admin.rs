@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::budget_rule::{AlertRaised, BudgetReport};
 use crate::command::{GrantKind, LedgerOperation, Owner};
 use crate::journal::{JournalError, JournalRow, LedgerError};
 use crate::record::decode_row;
+use crate::refund::{RefundMade, RefundableCharge};
 use crate::service::{BatchResult, JournalHealth, Ledger};
 use crate::standing::{LedgerTotals, SpendableBalance};
 use crate::transaction::{HoldTaken, JournalEvent, Transaction};
@@ -17,6 +18,8 @@ use crate::verify::VerifyReport;
 
 /// The number of rows that a search reads at a time.
 const PAGE_ROWS: usize = 256;
+/// The time by which a gateway's clock may be ahead of the ledger's, when the rows of a hold are searched for.
+const CLOCK_DIFFERENCE_NS: u64 = 600 * 1_000_000_000;
 
 /// The ledger for operators. Calls may block on a disk or a network, except [`LedgerAdmin::health`].
 pub trait LedgerAdmin: Send + Sync {
@@ -42,6 +45,9 @@ pub trait LedgerAdmin: Send + Sync {
 
     /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
     fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)>;
+
+    /// Returns the refund of an organisation with this reference.
+    fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade>;
 
     /// Returns the time of the newest transaction.
     fn time(&self) -> UnixNanos;
@@ -112,6 +118,48 @@ pub trait JournalHistory: Send + Sync {
         }
     }
 
+    /// Returns the charge of a settled hold. `None` if the journal has no settlement of it, or nothing was charged.
+    ///
+    /// # Errors
+    /// Returns an error if the journal or one of its rows cannot be read.
+    fn charge_of(&self, hold: HoldId) -> Result<Option<RefundableCharge>, JournalError> {
+        let likely = UnixNanos::new(hold.request_time().get().saturating_sub(CLOCK_DIFFERENCE_NS));
+        match charge_after(self, self.last_row_before(likely)?, hold)? {
+            Some(charge) => Ok(Some(charge)),
+            // The clock may have been set back since, or the gateway's was far ahead.
+            None => charge_after(self, 0, hold),
+        }
+    }
+
+    /// Returns the number of the last row before `time`, if the clock was never set back. 0 if there is none.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be read.
+    fn last_row_before(&self, time: UnixNanos) -> Result<u64, JournalError> {
+        let is_next_late = |after: u64| -> Result<bool, JournalError> {
+            Ok(self.rows_after(after, 1)?.first().is_none_or(|row| row.time >= time))
+        };
+        if is_next_late(0)? {
+            return Ok(0);
+        }
+        // Doubles the distance until a row is late enough, or there are no more rows. Then halves it.
+        let (mut before, mut distance) = (0_u64, 1_u64);
+        while !is_next_late(before.saturating_add(distance))? {
+            before = before.saturating_add(distance);
+            distance = distance.saturating_mul(2);
+        }
+        let mut late = before.saturating_add(distance);
+        while late.saturating_sub(before) > 1 {
+            let middle = before + (late - before) / 2;
+            if is_next_late(middle)? {
+                late = middle;
+            } else {
+                before = middle;
+            }
+        }
+        Ok(late)
+    }
+
     /// Returns the rows after row `after`, in order and at most `limit`. Empty if there is no journal yet.
     ///
     /// # Errors
@@ -132,6 +180,41 @@ pub trait JournalHistory: Send + Sync {
     /// # Errors
     /// Returns an error if the journal cannot be read. Faults in its content are in the report.
     fn verify(&self) -> Result<VerifyReport, JournalError>;
+}
+
+/// Returns the charge of a hold whose events come after row `after`.
+fn charge_after(
+    history: &(impl JournalHistory + ?Sized),
+    mut after: u64,
+    hold: HoldId,
+) -> Result<Option<RefundableCharge>, JournalError> {
+    let mut taken: Option<(OrgId, ProjectId)> = None;
+    loop {
+        let rows = history.rows_after(after, PAGE_ROWS)?;
+        let Some(last) = rows.last() else { return Ok(None) };
+        after = last.sequence;
+        for row in &rows {
+            for transaction in decode_row(row)? {
+                match transaction.event {
+                    JournalEvent::Held(held) if held.hold == hold => {
+                        taken = Some((held.org, held.project));
+                    }
+                    JournalEvent::Settled(settled) if settled.hold == hold => {
+                        let charged = settled.charged;
+                        let taken = taken.filter(|_| charged > NanoDollars::ZERO);
+                        return Ok(taken.map(|(org, project)| RefundableCharge {
+                            hold,
+                            org,
+                            project,
+                            charged,
+                        }));
+                    }
+                    JournalEvent::Released { hold: released, .. } if released == hold => return Ok(None),
+                    _ => {}
+                }
+            }
+        }
+    }
 }
 
 /// A gateway that shares a journal with others.
@@ -223,6 +306,10 @@ impl LedgerAdmin for LocalLedgerAdmin {
 
     fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
         self.ledger.alerts()
+    }
+
+    fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade> {
+        self.ledger.refund_by_reference(org, reference)
     }
 
     fn time(&self) -> UnixNanos {

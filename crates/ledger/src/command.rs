@@ -9,6 +9,7 @@ use headrace_domain::{
 use serde::{Deserialize, Serialize};
 
 use crate::budget_rule::{BudgetRaise, BudgetRule, HoldDemand};
+use crate::refund::RefundableCharge;
 
 /// One command. The commands of a batch are decided in order, each on the outcome of the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,6 +108,15 @@ pub enum LedgerOperation {
         hold: HoldId,
         /// The reason.
         why: ReleaseReason,
+    },
+    /// Gives back a part of a charge, or all of it. The same reference again is the same refund.
+    Refund {
+        /// The charge, as the journal has it.
+        charge: Box<RefundableCharge>,
+        /// The amount, more than zero. `None` for all that was not refunded before.
+        amount: Option<NanoDollars>,
+        /// A reference for operators, unique among the refunds of the organisation. 1 to 256 bytes.
+        reference: String,
     },
     /// Releases the holds of processes that have ended, without a charge. The holds of all other owners stay.
     ReleaseOwners {
@@ -294,6 +304,17 @@ pub enum Receipt {
         hold: HoldId,
         /// The amount that went back to the balance.
         returned: NanoDollars,
+    },
+    /// A charge was refunded.
+    Refunded {
+        /// The hold whose charge was refunded.
+        hold: HoldId,
+        /// The amount that this refund gave back.
+        amount: NanoDollars,
+        /// The amount of the charge that can still be refunded.
+        left: NanoDollars,
+        /// Whether the same refund was made before under this reference, so that nothing was given back now.
+        before: bool,
     },
     /// Ledger time was set back.
     ClockSet {

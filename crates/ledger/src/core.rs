@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{BudgetName, HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
-use crate::budget_decisions::{budgeted, extension, reports, rule_number};
-use crate::budget_rule::{AlertRaised, BudgetRaise, BudgetReport, BudgetRule, BudgetedHold, HoldDemand};
+use crate::budget_decisions::{budgeted, extension};
+use crate::budget_rule::HoldDemand;
 use crate::command::{
     ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt, ReleaseReason,
     SettleOutcome, StoredAnswer,
 };
+use crate::command_time::CommandTime;
 use crate::counters::HoldParties;
 use crate::refusal::LedgerRefusal;
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance, resets};
@@ -25,8 +26,8 @@ use crate::transaction::{HoldSettled, HoldTaken, JournalEvent, Transaction};
 
 /// The maximum length of an idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 255;
-/// The maximum length of a grant's reference, in bytes.
-const MAX_REFERENCE_BYTES: usize = 256;
+/// The maximum length of a reference, in bytes.
+pub(crate) const MAX_REFERENCE_BYTES: usize = 256;
 /// The maximum number of lines of one bill.
 const MAX_LINES: usize = 64;
 
@@ -34,7 +35,7 @@ const MAX_LINES: usize = 64;
 #[derive(Debug, Clone, Default)]
 pub struct LedgerCore {
     pub(crate) state: LedgerState,
-    latest: UnixNanos,
+    pub(crate) latest: UnixNanos,
     /// The times until which holds do not expire because their owner is still working. They mean nothing to another
     /// process, which releases the holds of this one at its start, so they are not in the journal. They are kept apart
     /// from the state because a failed write can reopen a hold that was ended.
@@ -48,13 +49,6 @@ pub struct AppliedCommand {
     pub receipt: Receipt,
     /// The transactions that must be made durable. Empty if the command changed nothing.
     pub transactions: Vec<Transaction>,
-}
-
-/// The time of a command: ledger time, and the caller's clock.
-#[derive(Clone, Copy)]
-struct CommandTime {
-    ledger: UnixNanos,
-    caller: UnixNanos,
 }
 
 impl From<RuleBreach> for LedgerRefusal {
@@ -140,6 +134,9 @@ impl LedgerCore {
                 self.settle(hold, lines, loss, (outcome, answer), now, out)
             }
             LedgerOperation::Release { hold, why } => self.release(hold, why, now, out),
+            LedgerOperation::Refund { charge, amount, reference } => {
+                self.refund(*charge, amount, &reference, now, out)
+            }
             LedgerOperation::ReleaseOwners { ended } => {
                 let orphans = self.state.open.iter().filter(|(_, held)| ended.contains(&held.owner));
                 let mut holds: Vec<_> = orphans.map(|(hold, _)| *hold).collect();
@@ -318,70 +315,6 @@ impl LedgerCore {
         Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
     }
 
-    /// Raises the alerts that an ended hold makes due, each once.
-    fn raise_alerts(&mut self, ended: &BudgetedHold, now: CommandTime, out: &mut Vec<Transaction>) {
-        for alert in self.state.budgets.due_alerts(ended, now.ledger) {
-            // The settlement is valid without its alerts.
-            if let Err(refusal) = self.commit(JournalEvent::AlertRaised(Box::new(alert)), now, out) {
-                tracing::error!(%refusal, "an alert of a budget could not be raised");
-            }
-        }
-    }
-
-    fn set_budget_rule(
-        &mut self,
-        rule: Box<BudgetRule>,
-        now: CommandTime,
-        out: &mut Vec<Transaction>,
-    ) -> Result<Receipt, LedgerRefusal> {
-        let (number, changed) = rule_number(&self.state.budgets, &rule)?;
-        if changed {
-            self.commit(JournalEvent::BudgetRuleSet { number, rule }, now, out)?;
-        }
-        Ok(Receipt::BudgetRuleChanged { changed })
-    }
-
-    fn number_of(&self, name: &BudgetName) -> Result<u64, LedgerRefusal> {
-        let state = self.state.budgets.by_name(name).map(|state| state.number);
-        state.ok_or_else(|| LedgerRefusal::UnknownBudgetRule { name: name.clone() })
-    }
-
-    fn remove_budget_rule(
-        &mut self,
-        name: &BudgetName,
-        now: CommandTime,
-        out: &mut Vec<Transaction>,
-    ) -> Result<Receipt, LedgerRefusal> {
-        let number = self.number_of(name)?;
-        self.commit(JournalEvent::BudgetRuleRemoved { number }, now, out)?;
-        Ok(Receipt::BudgetRuleChanged { changed: true })
-    }
-
-    fn raise_budget(
-        &mut self,
-        name: &BudgetName,
-        raise: Option<BudgetRaise>,
-        now: CommandTime,
-        out: &mut Vec<Transaction>,
-    ) -> Result<Receipt, LedgerRefusal> {
-        let number = self.number_of(name)?;
-        if raise.is_some_and(|raise| raise.until <= now.ledger) {
-            return Err(LedgerRefusal::Invalid { field: "until", why: "it must lie ahead" });
-        }
-        self.commit(JournalEvent::BudgetRaised { number, raise }, now, out)?;
-        Ok(Receipt::BudgetRuleChanged { changed: true })
-    }
-
-    /// Returns all budget rules with the counters of their current windows at `now`, by name.
-    pub fn budgets(&self, now: UnixNanos) -> Vec<BudgetReport> {
-        reports(&self.state.budgets, now.max(self.latest))
-    }
-
-    /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
-    pub fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
-        self.state.budgets.alerts.iter().cloned().collect()
-    }
-
     /// Returns the amount that an organisation can still hold.
     fn available(&self, parties: PartyRows) -> NanoDollars {
         let org = parties.org.and_then(|place| self.state.orgs.at(place));
@@ -532,7 +465,7 @@ impl LedgerCore {
     }
 
     /// Makes the event's transaction and applies it.
-    fn commit(
+    pub(crate) fn commit(
         &mut self,
         event: JournalEvent,
         now: CommandTime,

@@ -9,9 +9,9 @@ use crate::durable::JournalFailed;
 
 /// The newest payload format that this program writes and reads. Each row uses the oldest format that can hold it. An
 /// older program can therefore read all journals except those that it would misunderstand.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// The newest snapshot format that this program writes and reads. A snapshot has the oldest format that can hold it.
-pub const SNAPSHOT_FORMAT_VERSION: u32 = 2;
+pub const SNAPSHOT_FORMAT_VERSION: u32 = 3;
 
 /// The checksum that the first row chains to.
 pub(crate) const GENESIS: [u8; 32] = [0; 32];

@@ -2,6 +2,7 @@
 //! commits in groups. Knows no HTTP, no keys, no engine and no database: a store implements [`Journal`].
 
 mod admin;
+mod budget_commands;
 mod budget_decisions;
 mod budget_record;
 mod budget_rule;
@@ -11,6 +12,7 @@ mod charges;
 mod client;
 mod codec;
 mod command;
+mod command_time;
 pub mod core;
 mod counters;
 mod durable;
@@ -18,8 +20,14 @@ mod finished_keys;
 mod journal;
 mod memory;
 mod outbox;
+mod open_holds;
+mod posting;
 pub mod prices;
 mod record;
+mod refund;
+mod refund_commands;
+mod refund_record;
+mod refund_state;
 mod refusal;
 mod replay;
 mod resolved;
@@ -59,6 +67,7 @@ pub use outbox::{
     DeliveryOutcome, DeliveryRecord, DeliveryState, DueDelivery, EventOutbox, OutboxError, OutboxEvent,
 };
 pub use record::decode_row;
+pub use refund::{ChargeRefunded, MAX_REFUNDS, RefundMade, RefundableCharge};
 pub use refusal::{ExceededBudget, HoldResolution, LedgerRefusal};
 pub use resolved::MAX_RESOLVED_KEPT;
 pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions, OpenReport};

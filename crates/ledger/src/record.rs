@@ -1,7 +1,8 @@
-//! Encodes transactions as the payload of journal rows, formats 1 to 5. A change of shape takes a new format number and
+//! Encodes transactions as the payload of journal rows, formats 1 to 6. A change of shape takes a new format number and
 //! keeps the readers of these formats. Format 2 adds two events: a hold was extended, and the clock was set. Format 3
 //! adds a class of tokens: cache writes for an hour. Format 4 adds web searches as a class. Format 5 adds budget rules,
-//! what holds reserve of them, and alerts. Knows no chains or disks.
+//! what holds reserve of them, and alerts. Format 6 adds
+//! refunds. Knows no chains or disks.
 
 use std::sync::Arc;
 
@@ -16,10 +17,13 @@ use crate::command::{
     BudgetPeriod, ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
+use crate::refund_record::{read_refund, write_refund};
 use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 
 /// The first format that has budget rules.
 pub(crate) const BUDGET_FORMAT: u32 = 5;
+/// The first format that has refunds.
+pub(crate) const REFUND_FORMAT: u32 = 6;
 
 /// Reads the transactions of a row. Checks the row's format, but not its checksum, which belongs to the chain.
 ///
@@ -47,6 +51,7 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
 /// Returns the oldest format that supports all events and classes of these transactions.
 fn format_of(transactions: &[Transaction]) -> u32 {
     let needed = |transaction: &Transaction| match &transaction.event {
+        JournalEvent::Refunded(_) => REFUND_FORMAT,
         JournalEvent::BudgetRuleSet { .. }
         | JournalEvent::BudgetRuleRemoved { .. }
         | JournalEvent::BudgetRaised { .. }
@@ -174,6 +179,10 @@ fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
             w.u8(12);
             write_alert(w, alert);
         }
+        JournalEvent::Refunded(refund) => {
+            w.u8(15);
+            write_refund(w, refund);
+        }
     }
 }
 
@@ -208,6 +217,7 @@ fn read_event(r: &mut ByteReader<'_>) -> Result<JournalEvent, MalformedBytes> {
             let held = read_held(r)?;
             JournalEvent::Held(HoldTaken { budgeted: Some(Box::new(read_budgeted(r)?)), ..held })
         }
+        15 => JournalEvent::Refunded(Box::new(read_refund(r)?)),
         _ => return Err(r.malformed("event")),
     })
 }
@@ -381,6 +391,7 @@ fn write_account(w: &mut ByteWriter, account: &Account) {
         Account::Promotional => w.u8(1),
         Account::Revenue => w.u8(2),
         Account::Loss => w.u8(3),
+        Account::Refunded => w.u8(6),
         Account::Available(org) => {
             w.u8(4);
             w.str(org.as_str());
@@ -400,6 +411,7 @@ fn read_account(r: &mut ByteReader<'_>) -> Result<Account, MalformedBytes> {
         3 => Account::Loss,
         4 => Account::Available(r.id("org id")?),
         5 => Account::Held(r.id("project id")?),
+        6 => Account::Refunded,
         _ => return Err(r.malformed("account")),
     })
 }

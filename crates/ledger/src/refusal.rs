@@ -70,6 +70,26 @@ pub enum LedgerRefusal {
         /// The newest format that all live gateways read.
         known: u32,
     },
+    /// A refund exceeds what is left of its charge.
+    RefundExceedsCharge {
+        /// The hold.
+        hold: HoldId,
+        /// Its charge.
+        charged: NanoDollars,
+        /// The amount that was refunded before.
+        refunded: NanoDollars,
+        /// The requested amount.
+        asked: NanoDollars,
+    },
+    /// The reference was used for another refund of the organisation.
+    RefundReferenceUsed {
+        /// The reference.
+        reference: Arc<str>,
+        /// The hold of that refund.
+        hold: HoldId,
+        /// The amount of that refund.
+        amount: NanoDollars,
+    },
     /// The project does not exist, or belongs to another organisation.
     UnknownProject {
         /// The requested project.
@@ -253,6 +273,8 @@ impl LedgerRefusal {
             Self::PlacesTaken { .. } => Code::Concurrency,
             Self::UnknownBudgetRule { .. } => Code::UnknownBudgetRule,
             Self::OlderGateway { .. } => Code::OlderGateway,
+            Self::RefundExceedsCharge { .. } => Code::RefundExceedsCharge,
+            Self::RefundReferenceUsed { .. } => Code::RefundReferenceUsed,
             Self::UnknownProject { .. } => Code::UnknownProject,
             Self::UnknownOrg { .. } => Code::UnknownOrg,
             Self::ProjectTaken { .. } => Code::ProjectTaken,
@@ -316,6 +338,13 @@ impl fmt::Display for LedgerRefusal {
                 f,
                 "this needs journal format {format}, and a live gateway reads formats up to {known}: update all gateways (`headrace status` lists them), then try again"
             ),
+            Self::RefundExceedsCharge { hold, charged, refunded, asked } => write!(
+                f,
+                "{hold} was charged {charged}, of which {refunded} are refunded: {asked} cannot be refunded"
+            ),
+            Self::RefundReferenceUsed { reference, hold, amount } => {
+                write!(f, "reference {reference:?} is used by the refund of {amount} of {hold}")
+            }
             Self::UnknownProject { project } => write!(f, "no project {project} in this organisation"),
             Self::UnknownOrg { org } => write!(f, "no organisation {org}"),
             Self::ProjectTaken { project } => {

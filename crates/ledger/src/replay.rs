@@ -2,7 +2,7 @@
 //! a ledger opens and when it recovers.
 
 use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError, StateSnapshot};
-use crate::record::{BUDGET_FORMAT, decode_row};
+use crate::record::{BUDGET_FORMAT, REFUND_FORMAT, decode_row};
 use crate::snapshot;
 use crate::state::LedgerState;
 use crate::transaction::Transaction;
@@ -67,9 +67,11 @@ pub(crate) fn replay(journal: &mut (impl StoredRows + ?Sized)) -> Result<Replaye
                     replayed.sequence = newest.sequence;
                     replayed.checksum = newest.row_checksum;
                     replayed.snapshot_sequence = newest.sequence;
-                    if newest.format_version >= snapshot::BUDGET_FORMAT {
-                        replayed.newest_format = BUDGET_FORMAT;
-                    }
+                    replayed.newest_format = match newest.format_version {
+                        snapshot::REFUND_FORMAT.. => REFUND_FORMAT,
+                        snapshot::BUDGET_FORMAT => BUDGET_FORMAT,
+                        _ => replayed.newest_format,
+                    };
                     break;
                 }
                 Err(error) => (newest.sequence, error),

@@ -27,6 +27,7 @@ use crate::command::{LedgerOperation, Owner, Receipt};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
 use crate::journal::{Journal, LedgerError};
+use crate::refund::RefundMade;
 use crate::replay::replay;
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
 use crate::transaction::HoldTaken;
@@ -284,6 +285,11 @@ impl Ledger {
     /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
     pub fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
         self.lock().core.alerts()
+    }
+
+    /// Returns the refund of an organisation with this reference.
+    pub fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade> {
+        self.lock().core.refund_by_reference(org, reference)
     }
 
     /// Returns the time of the newest transaction.

@@ -1,5 +1,5 @@
 //! Encodes a state as the payload of a snapshot, in one canonical order: equal states give equal bytes. Format 2 adds budget
-//! rules, and is used only if there were any. Does not know where snapshots are kept.
+//! rules, and format 3 refunds. Each is used only if there were any. Does not know where snapshots are kept.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::journal::{JournalError, SNAPSHOT_FORMAT_VERSION, StateSnapshot};
 use crate::record::{
     read_answer, read_budget, read_held, read_reason, write_answer, write_budget, write_held, write_reason,
 };
+use crate::refund_record::{read_refunds, write_refunds};
 use crate::refusal::HoldResolution;
 use crate::state::{
     FinishedAnswer, IdempotencyEntry, LedgerState, OrgAccount, PlatformAccounts, ProjectAccount, StateCounts,
@@ -22,17 +23,28 @@ use crate::state::{
 const FIRST_FORMAT: u32 = 1;
 /// The format of a state with budget rules.
 pub(crate) const BUDGET_FORMAT: u32 = 2;
+/// The format of a state with refunds. It always has budget rules, possibly none.
+pub(crate) const REFUND_FORMAT: u32 = 3;
 
 /// Returns the payload of a snapshot and its format.
 pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
-    let has_budgets = !state.budgets.is_unused() || state.open.values().any(|held| held.budgeted.is_some());
-    let format = if has_budgets { BUDGET_FORMAT } else { FIRST_FORMAT };
+    let has_refunds = !state.refunds.is_unused();
+    let has_budgets =
+        has_refunds || !state.budgets.is_unused() || state.open.values().any(|held| held.budgeted.is_some());
+    let format = match (has_refunds, has_budgets) {
+        (true, _) => REFUND_FORMAT,
+        (false, true) => BUDGET_FORMAT,
+        (false, false) => FIRST_FORMAT,
+    };
     let mut w = ByteWriter::default();
     w.u64(state.time.get());
     let StateCounts { transactions, holds, settled, released } = state.counts;
     [transactions, holds, settled, released].into_iter().for_each(|n| w.u64(n));
-    let PlatformAccounts { paid_in, promotional, revenue, loss } = state.platform;
+    let PlatformAccounts { paid_in, promotional, revenue, loss, refunded } = state.platform;
     [paid_in, promotional, revenue, loss].into_iter().for_each(|n| w.i64(n));
+    if has_refunds {
+        w.i64(refunded);
+    }
 
     let mut orgs: Vec<_> = state.orgs.iter().collect();
     orgs.sort_unstable_by_key(|(id, _)| *id);
@@ -85,6 +97,9 @@ pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
     if has_budgets {
         write_budgets(&mut w, &state.budgets, state.time);
     }
+    if has_refunds {
+        write_refunds(&mut w, &state.refunds);
+    }
     (format, w.into_bytes())
 }
 
@@ -116,23 +131,29 @@ pub(crate) fn decode(snapshot: &StateSnapshot) -> Result<LedgerState, JournalErr
             known: SNAPSHOT_FORMAT_VERSION,
         });
     }
-    if !(FIRST_FORMAT..=BUDGET_FORMAT).contains(&snapshot.format_version) {
+    if !(FIRST_FORMAT..=REFUND_FORMAT).contains(&snapshot.format_version) {
         return Err(corrupt("its snapshot has a format that never was".into()));
     }
     if snapshot.computed_checksum() != snapshot.checksum {
         return Err(corrupt("its snapshot's checksum does not match its content".into()));
     }
-    let has_budgets = snapshot.format_version >= BUDGET_FORMAT;
-    decode_state(&snapshot.payload, has_budgets).map_err(|error| corrupt(format!("its snapshot: {error}")))
+    decode_state(&snapshot.payload, snapshot.format_version)
+        .map_err(|error| corrupt(format!("its snapshot: {error}")))
 }
 
-fn decode_state(payload: &[u8], has_budgets: bool) -> Result<LedgerState, MalformedBytes> {
+fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedBytes> {
+    let (has_budgets, has_refunds) = (format >= BUDGET_FORMAT, format >= REFUND_FORMAT);
     let r = &mut ByteReader::new(payload);
     let mut state = LedgerState { time: UnixNanos::new(r.u64()?), ..LedgerState::default() };
     state.counts =
         StateCounts { transactions: r.u64()?, holds: r.u64()?, settled: r.u64()?, released: r.u64()? };
-    state.platform =
-        PlatformAccounts { paid_in: r.i64()?, promotional: r.i64()?, revenue: r.i64()?, loss: r.i64()? };
+    state.platform = PlatformAccounts {
+        paid_in: r.i64()?,
+        promotional: r.i64()?,
+        revenue: r.i64()?,
+        loss: r.i64()?,
+        refunded: if has_refunds { r.i64()? } else { 0 },
+    };
 
     for _ in 0..r.len_of()? {
         let id: OrgId = r.id("org id")?;
@@ -188,6 +209,9 @@ fn decode_state(payload: &[u8], has_budgets: bool) -> Result<LedgerState, Malfor
     }
     if has_budgets {
         read_budgets(r, &mut state.budgets)?;
+    }
+    if has_refunds {
+        read_refunds(r, &mut state.refunds)?;
     }
     r.end()?;
     Ok(state)

@@ -48,7 +48,7 @@ pub enum HoldView {
     Resolved(HoldResolution),
 }
 
-/// Totals over the whole ledger. The six amounts sum to zero.
+/// Totals over the whole ledger. The seven amounts sum to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerTotals {
     /// Money paid in by customers, as zero or a negative amount.
@@ -59,6 +59,8 @@ pub struct LedgerTotals {
     pub revenue: NanoDollars,
     /// Usage that was written off, as zero or a negative amount.
     pub loss: NanoDollars,
+    /// Charges that were given back, as zero or a negative amount.
+    pub refunded: NanoDollars,
     /// Customers' money that is not held.
     pub available: NanoDollars,
     /// Customers' money held by calls in flight.
@@ -124,6 +126,7 @@ impl LedgerState {
             promotional: NanoDollars::new(self.platform.promotional),
             revenue: NanoDollars::new(self.platform.revenue),
             loss: NanoDollars::new(self.platform.loss),
+            refunded: NanoDollars::new(self.platform.refunded),
             available: NanoDollars::new(self.available_total),
             held: NanoDollars::new(self.held_total),
             orgs: count(self.orgs.len()),

@@ -1,21 +1,22 @@
-//! The ledger's state and the rules by which a transaction changes it. This is the only place in which balances change.
-//! It checks every rule before it changes anything, for new transactions and replayed ones alike. Makes no decisions
+//! The ledger's state and the rules by which a transaction changes it. `posting` moves the money. It checks every rule before it changes anything, for new transactions and replayed ones alike. Makes no decisions
 //! and reads no clock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, TokenClass, UnixNanos};
+use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::budget_rule::{BudgetReservation, BudgetedHold};
 use crate::calendar::MonthNumber;
 use crate::command::{BudgetPeriod, Owner, ProjectBudget, SettleOutcome, StoredAnswer};
 use crate::counters::{BudgetState, HoldUse};
+use crate::refund::ChargeRefunded;
+use crate::refund_state::RefundState;
 use crate::refusal::HoldResolution;
 use crate::resolved::ResolvedHolds;
 use crate::table::{Map, RowIndex, RowTable};
-use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
+use crate::transaction::{Account, Entries, HoldSettled, JournalEvent, MoneyEntry, Transaction};
 
 /// The maximum length of an answer body that is kept for an idempotency key, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -66,6 +67,7 @@ pub(crate) struct LedgerState {
     pub(crate) kept: VecDeque<(ProjectId, Arc<str>)>,
     pub(crate) answers_bytes: usize,
     pub(crate) budgets: BudgetState,
+    pub(crate) refunds: RefundState,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +84,7 @@ pub(crate) struct PlatformAccounts {
     pub(crate) promotional: i64,
     pub(crate) revenue: i64,
     pub(crate) loss: i64,
+    pub(crate) refunded: i64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -108,11 +111,11 @@ pub(crate) struct ProjectAccount {
 /// An open hold, with the rows of its organisation and project.
 #[derive(Debug, Clone)]
 pub(crate) struct HeldFunds {
-    org: RowIndex,
+    pub(crate) org: RowIndex,
     pub(crate) project: RowIndex,
     pub(crate) amount: NanoDollars,
     pub(crate) owner: Owner,
-    expires: UnixNanos,
+    pub(crate) expires: UnixNanos,
     pub(crate) claim: Option<(Arc<str>, [u8; 32])>,
     pub(crate) budgeted: Option<Box<BudgetedHold>>,
 }
@@ -152,7 +155,7 @@ impl ProjectAccount {
         }
     }
 
-    fn spent_in_month_of(&self, month: MonthNumber) -> i64 {
+    pub(crate) fn spent_in_month_of(&self, month: MonthNumber) -> i64 {
         if self.month == month { self.spent_in_month } else { 0 }
     }
 }
@@ -161,18 +164,6 @@ impl HeldFunds {
     pub(crate) const fn parties(&self) -> PartyRows {
         PartyRows { org: Some(self.org), project: Some(self.project) }
     }
-}
-
-/// Returns what a settled call used of budget rules. A call that is not charged because its key is free again used nothing.
-fn use_of(settled: &HoldSettled, held: &HeldFunds) -> HoldUse {
-    if settled.outcome == SettleOutcome::Failed && held.claim.is_some() {
-        return HoldUse::default();
-    }
-    let tokens = settled.lines.iter().filter(|line| line.class != TokenClass::WebSearch);
-    let tokens = tokens.fold(0_u64, |sum, line| sum.saturating_add(line.tokens));
-    let has_run = settled.outcome != SettleOutcome::Failed || !settled.lines.is_empty();
-    let dollars = u64::try_from(settled.charged.get()).unwrap_or(0);
-    HoldUse { dollars, tokens, requests: has_run.into() }
 }
 
 impl LedgerState {
@@ -184,6 +175,7 @@ impl LedgerState {
             JournalEvent::Extended { hold, .. } | JournalEvent::Released { hold, .. } => of_hold(hold),
             JournalEvent::Settled(settled) => of_hold(&settled.hold),
             JournalEvent::Granted { org, .. } => PartyRows { org: self.orgs.place(org), project: None },
+            JournalEvent::Refunded(refund) => PartyRows { org: self.orgs.place(&refund.org), project: None },
             JournalEvent::ProjectOpened { .. }
             | JournalEvent::BudgetSet { .. }
             | JournalEvent::BudgetRuleSet { .. }
@@ -251,11 +243,15 @@ impl LedgerState {
                 move_money(Account::Held(project), minus(amount)?);
                 move_money(Account::Available(org), amount);
             }
+            JournalEvent::Refunded(refund) => {
+                move_money(Account::Refunded, minus(refund.amount.get())?);
+                move_money(Account::Available(refund.org.clone()), refund.amount.get());
+            }
         }
         Ok(entries)
     }
 
-    fn names(&self, parties: PartyRows) -> Option<(OrgId, ProjectId)> {
+    pub(crate) fn names(&self, parties: PartyRows) -> Option<(OrgId, ProjectId)> {
         Some((self.orgs.name(parties.org?)?.clone(), self.projects.name(parties.project?)?.clone()))
     }
 
@@ -306,44 +302,6 @@ impl LedgerState {
         self.post(&transaction.entries, parties);
         self.note(&transaction.event, transaction.time, parties);
         Ok(())
-    }
-
-    fn check_entries(&self, entries: &[MoneyEntry], parties: PartyRows) -> Result<(), RuleBreach> {
-        let sum = NanoDollars::checked_sum(entries.iter().map(|entry| entry.amount));
-        if sum.map_err(|_| RuleBreach::Overflow)? != NanoDollars::ZERO {
-            return Err(RuleBreach::Rule("a transaction's entries do not sum to zero"));
-        }
-        let (mut available_total, mut held_total) = (self.available_total, self.held_total);
-        for (n, MoneyEntry { account, amount }) in entries.iter().enumerate() {
-            if entries.iter().take(n).any(|earlier| earlier.account == *account) {
-                return Err(RuleBreach::Rule("a transaction names an account twice"));
-            }
-            let add = |balance: i64| balance.checked_add(amount.get()).ok_or(RuleBreach::Overflow);
-            let never_negative =
-                |balance: i64, rule| if balance < 0 { Err(RuleBreach::Rule(rule)) } else { Ok(()) };
-            match account {
-                Account::PaidIn => add(self.platform.paid_in).map(|_| ())?,
-                Account::Promotional => add(self.platform.promotional).map(|_| ())?,
-                Account::Revenue => add(self.platform.revenue).map(|_| ())?,
-                Account::Loss => add(self.platform.loss).map(|_| ())?,
-                Account::Available(org) => {
-                    let place = self.orgs.place_near(org, parties.org);
-                    let org = place.and_then(|place| self.orgs.at(place));
-                    let org = org.ok_or(RuleBreach::Rule("an unknown organisation"))?;
-                    never_negative(add(org.available)?, "an available balance is negative")?;
-                    available_total = add(available_total)?;
-                }
-                Account::Held(project) => {
-                    let place = self.projects.place_near(project, parties.project);
-                    let project = place.and_then(|place| self.projects.at(place));
-                    let project = project.ok_or(RuleBreach::Rule("an unknown project"))?;
-                    never_negative(add(project.held)?, "a held balance is negative")?;
-                    held_total = add(held_total)?;
-                }
-            }
-        }
-        // All held money may become available again, so the sum of both totals must fit.
-        available_total.checked_add(held_total).map(|_| ()).ok_or(RuleBreach::Overflow)
     }
 
     fn check_event(
@@ -402,7 +360,22 @@ impl LedgerState {
                 rule(self.budgets.by_number(*number).is_some(), "an unknown budget rule")
             }
             JournalEvent::AlertRaised(alert) => self.budgets.check_alert(alert).map_err(RuleBreach::Rule),
+            JournalEvent::Refunded(refund) => self.check_refund(refund),
         }
+    }
+
+    fn check_refund(&self, refund: &ChargeRefunded) -> Result<(), RuleBreach> {
+        let is_orgs = self.projects.get(&refund.project).is_some_and(|project| project.org == refund.org);
+        if !is_orgs {
+            return Err(RuleBreach::Rule("a refund to an unknown project"));
+        }
+        let settled = HoldResolution::Settled { charged: refund.charged };
+        if self.open.contains_key(&refund.hold)
+            || self.resolved.get(&refund.hold).is_some_and(|how| how != settled)
+        {
+            return Err(RuleBreach::Rule("a refund of a charge that was not made"));
+        }
+        self.refunds.check(refund).map_err(RuleBreach::Rule)
     }
 
     fn check_reservations(
@@ -431,36 +404,6 @@ impl LedgerState {
         project.spent.checked_add(charged).ok_or(RuleBreach::Overflow)?;
         project.spent_in_month_of(MonthNumber::of(now)).checked_add(charged).ok_or(RuleBreach::Overflow)?;
         Ok(())
-    }
-
-    /// Moves the money. `check_entries` has proved that every account exists and no sum overflows.
-    fn post(&mut self, entries: &[MoneyEntry], parties: PartyRows) {
-        for MoneyEntry { account, amount } in entries {
-            let amount = amount.get();
-            match account {
-                Account::PaidIn => self.platform.paid_in += amount,
-                Account::Promotional => self.platform.promotional += amount,
-                Account::Revenue => self.platform.revenue += amount,
-                Account::Loss => self.platform.loss += amount,
-                Account::Available(org) => {
-                    let place = self.orgs.place_near(org, parties.org);
-                    if let Some(org) = place.and_then(|place| self.orgs.at_mut(place)) {
-                        org.available += amount;
-                        self.available_total += amount;
-                    }
-                }
-                Account::Held(project) => {
-                    let place = self.projects.place_near(project, parties.project);
-                    if let Some(project) = place.and_then(|place| self.projects.at_mut(place)) {
-                        project.held += amount;
-                        self.held_total += amount;
-                        if let Some(org) = self.orgs.at_mut(project.org_place) {
-                            org.held += amount;
-                        }
-                    }
-                }
-            }
-        }
     }
 
     /// Records all changes other than money. `check_event` has proved that the event is allowed.
@@ -508,6 +451,7 @@ impl LedgerState {
             JournalEvent::BudgetRuleRemoved { number } => self.budgets.remove(*number),
             JournalEvent::BudgetRaised { number, raise } => self.budgets.raise(*number, *raise),
             JournalEvent::AlertRaised(alert) => self.budgets.note_alert(alert, now),
+            JournalEvent::Refunded(refund) => self.refunds.note(refund),
         }
     }
 
@@ -531,79 +475,5 @@ impl LedgerState {
             project.month = project.month.min(month);
         }
         self.budgets.set_back(from, to);
-    }
-
-    fn end_budgeted(&mut self, held: &HeldFunds, used: HoldUse) {
-        if let Some(budgeted) = &held.budgeted {
-            self.budgets.end_hold(budgeted, used);
-        }
-    }
-
-    /// Records an open hold and its claim. Returns `false` if the organisation or the project is unknown.
-    pub(crate) fn insert_open(&mut self, held: &HoldTaken, parties: PartyRows) -> bool {
-        let HoldTaken { hold, amount, owner, expires, claim, budgeted, .. } = held;
-        let PartyRows { org: Some(org), project: Some(project) } = parties else { return false };
-        if let (Some((key, hash)), Some(project)) = (claim, self.projects.at_mut(project)) {
-            let claimed = IdempotencyEntry { hold: *hold, request_hash: *hash, finished: None };
-            project.keys.insert(Arc::clone(key), claimed);
-        }
-        self.soonest = Some(self.soonest.map_or(*expires, |soonest| soonest.min(*expires)));
-        let (amount, owner, expires, claim) = (*amount, *owner, *expires, claim.clone());
-        let budgeted = budgeted.clone();
-        if let Some(budgeted) = &budgeted {
-            self.budgets.take_places(&budgeted.places);
-        }
-        self.open.insert(*hold, HeldFunds { org, project, amount, owner, expires, claim, budgeted });
-        true
-    }
-
-    /// Returns an open hold with the names of its parties.
-    pub(crate) fn held(&self, hold: &HoldId) -> Option<HoldTaken> {
-        self.open.get(hold).and_then(|open| self.with_names(*hold, open))
-    }
-
-    /// Returns all open holds, oldest id first.
-    pub(crate) fn open_holds(&self) -> Vec<HoldTaken> {
-        let mut all: Vec<_> =
-            self.open.iter().filter_map(|(hold, open)| self.with_names(*hold, open)).collect();
-        all.sort_unstable_by_key(|held| held.hold);
-        all
-    }
-
-    fn with_names(&self, hold: HoldId, open: &HeldFunds) -> Option<HoldTaken> {
-        let (org, project) = self.names(open.parties())?;
-        let HeldFunds { amount, owner, expires, claim, budgeted, .. } = open.clone();
-        Some(HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted })
-    }
-
-    /// Returns the open holds that have expired by `now`, the earliest expiry first.
-    pub(crate) fn due(&mut self, now: UnixNanos) -> Vec<HoldId> {
-        if self.soonest.is_none_or(|soonest| soonest > now) {
-            return Vec::new();
-        }
-        let expiries = self.open.iter().map(|(hold, open)| (open.expires, *hold));
-        let mut due: Vec<_> = expiries.clone().filter(|(expires, _)| *expires <= now).collect();
-        self.soonest = expiries.map(|(expires, _)| expires).min();
-        due.sort_unstable();
-        due.into_iter().map(|(_, hold)| hold).collect()
-    }
-
-    fn note_settled(&mut self, settled: &HoldSettled, now: UnixNanos) {
-        let charged = settled.charged;
-        let Some(held) = self.close(settled.hold, HoldResolution::Settled { charged }) else { return };
-        self.end_budgeted(&held, use_of(settled, &held));
-        if let Some(project) = self.projects.at_mut(held.project) {
-            let month = MonthNumber::of(now);
-            project.spent_in_month = project.spent_in_month_of(month) + charged.get();
-            project.month = month;
-            project.spent += charged.get();
-        }
-        self.settle_key(settled, &held, now.after(KEY_LIFETIME));
-    }
-
-    fn close(&mut self, hold: HoldId, how: HoldResolution) -> Option<HeldFunds> {
-        let held = self.open.remove(&hold)?;
-        self.resolved.insert(hold, how);
-        Some(held)
     }
 }

@@ -11,6 +11,7 @@ use crate::budget_rule::{AlertRaised, BudgetRaise, BudgetReservation, BudgetRule
 use crate::command::{
     ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
+use crate::refund::ChargeRefunded;
 
 /// One indivisible change. Its entries sum to zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +36,8 @@ pub struct MoneyEntry {
     pub amount: NanoDollars,
 }
 
-/// An account. `PaidIn` and `Promotional` are negative by the amounts that customers paid or were given, and `Loss` by
-/// the amount written off. The sum over all accounts is zero.
+/// An account. `PaidIn` and `Promotional` are negative by the amounts that customers paid or were given, `Loss` by the
+/// amount written off, and `Refunded` by the charges given back. The sum over all accounts is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Account {
     /// The outside world, from which payments come.
@@ -47,6 +48,8 @@ pub enum Account {
     Revenue,
     /// Usage that was not charged to a customer.
     Loss,
+    /// Charges that were given back.
+    Refunded,
     /// An organisation's money that is not held. Never negative.
     Available(OrgId),
     /// The amount held by a project's calls in flight. Never negative.
@@ -60,6 +63,7 @@ impl fmt::Display for Account {
             Self::Promotional => f.write_str("promotional"),
             Self::Revenue => f.write_str("revenue"),
             Self::Loss => f.write_str("loss"),
+            Self::Refunded => f.write_str("refunded"),
             Self::Available(org) => write!(f, "org/{org}/available"),
             Self::Held(project) => write!(f, "project/{project}/held"),
         }
@@ -140,6 +144,8 @@ pub enum JournalEvent {
     },
     /// The use of a budget rule reached a threshold.
     AlertRaised(Box<AlertRaised>),
+    /// A charge was refunded.
+    Refunded(Box<ChargeRefunded>),
 }
 
 /// A new hold.

@@ -14,6 +14,7 @@ use crate::state::LedgerState;
 use crate::transaction::{Account, HoldSettled, HoldTaken, JournalEvent, Transaction};
 
 use budgets::BudgetVerifier;
+use refunds::RefundVerifier;
 
 /// The maximum number of findings that a report lists. All findings are counted.
 const MAX_FINDINGS_LISTED: usize = 100;
@@ -40,6 +41,7 @@ pub struct JournalVerifier {
     open: HashMap<HoldId, HoldTaken>,
     resolved: HashSet<HoldId>,
     budgets: BudgetVerifier,
+    refunds: RefundVerifier,
     /// The replayed state. `None` after a rule was broken, because later rows can then not be replayed.
     replayed: Option<LedgerState>,
 }
@@ -100,6 +102,7 @@ impl JournalVerifier {
             open: HashMap::new(),
             resolved: HashSet::new(),
             budgets: BudgetVerifier::default(),
+            refunds: RefundVerifier::default(),
             replayed: Some(LedgerState::default()),
         }
     }
@@ -174,8 +177,10 @@ impl JournalVerifier {
                 Some(sum) => *balance = sum,
                 None => self.report.find(sequence, format!("{} overflows", entry.account)),
             }
-            let may_be_negative =
-                matches!(entry.account, Account::PaidIn | Account::Promotional | Account::Loss);
+            let may_be_negative = matches!(
+                entry.account,
+                Account::PaidIn | Account::Promotional | Account::Loss | Account::Refunded
+            );
             if *balance < 0 && !may_be_negative {
                 let amount = NanoDollars::new(*balance);
                 self.report.find(sequence, format!("{} is below zero: {amount}", entry.account));
@@ -248,6 +253,14 @@ impl JournalVerifier {
                 expect(report, Account::Loss, -of(*loss));
                 self.resolve(sequence, *hold, *charged, transaction);
             }
+            JournalEvent::Refunded(refund) => {
+                expect(report, Account::Available(refund.org.clone()), of(refund.amount));
+                expect(report, Account::Refunded, -of(refund.amount));
+                if self.projects.get(&refund.project) != Some(&refund.org) {
+                    report.find(sequence, format!("{} is refunded to another org", refund.hold));
+                }
+                self.refunds.refunded(refund, &mut |what| report.find(sequence, what));
+            }
             JournalEvent::Released { hold, .. } => {
                 report.totals.released += 1;
                 self.resolve(sequence, *hold, NanoDollars::ZERO, transaction);
@@ -266,6 +279,7 @@ impl JournalVerifier {
         if charged > held.amount || charged.is_negative() {
             self.report.find(sequence, format!("{hold} held {} and is charged {charged}", held.amount));
         }
+        self.refunds.charged(hold, &held.project, charged);
         let back = held.amount.get().saturating_sub(charged.get());
         for (account, amount) in [
             (Account::Held(held.project), held.amount.get().saturating_neg()),
@@ -319,7 +333,7 @@ impl JournalVerifier {
     }
 
     fn add_up(&mut self) {
-        let mut sums = [0i64; 6];
+        let mut sums = [0i64; 7];
         for (account, balance) in &self.balances {
             let place = match account {
                 Account::PaidIn => 0,
@@ -328,12 +342,13 @@ impl JournalVerifier {
                 Account::Loss => 3,
                 Account::Available(_) => 4,
                 Account::Held(_) => 5,
+                Account::Refunded => 6,
             };
             if let Some(sum) = sums.get_mut(place) {
                 *sum = sum.saturating_add(*balance);
             }
         }
-        let [paid_in, promotional, revenue, loss, available, held] = sums.map(NanoDollars::new);
+        let [paid_in, promotional, revenue, loss, available, held, refunded] = sums.map(NanoDollars::new);
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let LedgerTotals { holds, settled, released, .. } = self.report.totals;
         self.report.totals = LedgerTotals {
@@ -341,6 +356,7 @@ impl JournalVerifier {
             promotional,
             revenue,
             loss,
+            refunded,
             available,
             held,
             orgs: count(self.orgs.len()),
@@ -410,6 +426,7 @@ impl fmt::Display for VerifyReport {
         line("held", &t.held)?;
         line("revenue", &t.revenue)?;
         line("loss", &t.loss)?;
+        line("refunded", &t.refunded)?;
         for InvariantBreach { sequence, what } in &self.findings {
             writeln!(f, "row {sequence}: {what}")?;
         }
@@ -421,5 +438,6 @@ impl fmt::Display for VerifyReport {
 }
 
 mod budgets;
+mod refunds;
 #[cfg(test)]
 mod tests;

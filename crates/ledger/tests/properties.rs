@@ -143,7 +143,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn sum(t: &LedgerTotals) -> i128 {
-    [t.paid_in, t.promotional, t.revenue, t.loss, t.available, t.held]
+    [t.paid_in, t.promotional, t.revenue, t.loss, t.refunded, t.available, t.held]
         .iter()
         .map(|a| i128::from(a.get()))
         .sum()

@@ -19,6 +19,7 @@ use sqlx::SqliteConnection;
 
 use self::rows::{JournalStep, LineGroup, SettledCall, UsageGroup};
 use crate::sqlite::{CommitDurability, FileFormat, FormatError, SqliteFile};
+use crate::trace::integer;
 
 pub(crate) mod forget;
 mod report;
@@ -233,6 +234,11 @@ impl JournalStep {
                 let Some((org, project)) = self.close(hold, known) else { return };
                 let group = UsageGroup::new(time, org.as_str(), project.as_str(), "");
                 self.add(group, &UsageSums { released: 1, ..UsageSums::default() });
+            }
+            JournalEvent::Refunded(refund) => {
+                let month = integer(Month::of(time).start().get());
+                let sum = self.refunds.entry((month, refund.project)).or_default();
+                *sum = sum.saturating_add(refund.amount.get());
             }
             JournalEvent::ProjectOpened { org, project } => self.projects.push((project, org)),
             JournalEvent::Granted { .. }

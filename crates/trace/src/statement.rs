@@ -86,6 +86,8 @@ pub struct MonthStatement {
     pub days: Vec<(UnixNanos, NanoDollars)>,
     /// The sums over all calls.
     pub sums: UsageSums,
+    /// The amount that was refunded in the month, also of charges of earlier months.
+    pub refunded: NanoDollars,
     /// Whether the month is over by the ledger's time, so that nothing is added any more.
     pub is_closed: bool,
 }
@@ -98,7 +100,16 @@ impl MonthStatement {
         NanoDollars::new(self.sums.charged.get().saturating_sub(lines))
     }
 
-    /// The fields `lines`, `days`, call counts, `not_charged` and `total`. Money is `{dollars, nano_dollars}`, both
+    /// The charges less the refunds.
+    pub fn after_refunds(&self) -> NanoDollars {
+        NanoDollars::new(self.sums.charged.get().saturating_sub(self.refunded.get()))
+    }
+
+    fn refunds(&self) -> NanoDollars {
+        NanoDollars::new(self.refunded.get().saturating_neg())
+    }
+
+    /// The fields `lines`, `days`, call counts, `not_charged`, `total`, `refunded` and `after_refunds`. Money is `{dollars, nano_dollars}`, both
     /// strings.
     pub fn json(&self) -> Value {
         let line = |line: &StatementLine| {
@@ -128,10 +139,12 @@ impl MonthStatement {
             },
             "not_charged": money_json(self.not_charged()),
             "total": money_json(self.sums.charged),
+            "refunded": money_json(self.refunds()),
+            "after_refunds": money_json(self.after_refunds()),
         })
     }
 
-    /// The lines as comma-separated values with a header (RFC 4180), followed by the amount not charged and the total.
+    /// The lines as comma-separated values with a header (RFC 4180), followed by the amount not charged, the total, and the refunds.
     pub fn csv(&self) -> String {
         let head = ["project", "month", "model", "class", "tokens", "dollars_per_million", "amount_dollars"];
         let mut text = csv_line(&head.map(str::to_owned));
@@ -147,7 +160,13 @@ impl MonthStatement {
                 bare_dollars(line.amount),
             ]);
         }
-        for (name, amount) in [("not charged", self.not_charged()), ("total", self.sums.charged)] {
+        let sums = [
+            ("not charged", self.not_charged()),
+            ("total", self.sums.charged),
+            ("refunded", self.refunds()),
+            ("after refunds", self.after_refunds()),
+        ];
+        for (name, amount) in sums {
             let empty = String::new;
             let amount = bare_dollars(amount);
             text += &csv_line(&[
@@ -193,6 +212,10 @@ impl MonthStatement {
             sum("not charged", self.not_charged());
         }
         sum("total", sums.charged);
+        if self.refunded != NanoDollars::ZERO {
+            sum("refunded", self.refunds());
+            sum("after refunds", self.after_refunds());
+        }
         text += &aligned(&lines, 2);
         if !self.days.is_empty() {
             let mut days: Vec<Vec<String>> = vec![vec!["day".to_owned(), "charged".to_owned()]];

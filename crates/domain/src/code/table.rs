@@ -482,6 +482,12 @@ codes! {
     OlderGateway "older_gateway" Hold inside
         "A change of the ledger needs a journal format that a live gateway cannot read."
         "Update all gateways, then repeat the command. `headrace status` lists the gateways and their versions.";
+    RefundExceedsCharge "refund_exceeds_charge" Hold inside
+        "A refund is more than what is left of its charge; the message names all three amounts."
+        "Refund less. This error occurs in operators' commands.";
+    RefundReferenceUsed "refund_reference_used" Hold inside
+        "The reference was used for another refund of the organisation."
+        "Choose another reference. This error occurs in operators' commands.";
     ProjectTaken "project_taken" Hold inside
         "A project of this name belongs to another organisation."
         "Choose another name. This error occurs in operators' commands.";

@@ -131,6 +131,11 @@ causes! {
         "the organisation is pinned to de, and a key of it cannot be worked on in us: name only regions of the organisation's" "headrace orgs list shows where an organisation's calls may be";
     ReferenceUsed Asker "An invoice that was already booked with another amount."
         "reference \"invoice 17\" is used by a grant of $5" "headrace credit list shows it; choose another reference";
+    UnknownCharge Asker "The id of another server's call, or of a call that was refused, failed or free."
+        "the ledger has no charge of hold_01997e2b-6f3a-7c41-9d54-0a6c1be2f7aa: no such call ended, or nothing was charged"
+        "headrace requests lists calls with their charges";
+    RefundExceedsCharge Asker "The same charge was refunded before under another reference."
+        "hold_01997e2b-6f3a-7c41-9d54-0a6c1be2f7aa was charged $0.000123, of which $0.000123 are refunded: $0.000001 cannot be refunded" "";
     Overflow Asker "An amount with too many digits."
         "a sum does not fit 64-bit nano-dollars (±9.2 billion dollars)" "";
     LedgerBusy Nobody "Many changes and calls at the same time on a slow disk."

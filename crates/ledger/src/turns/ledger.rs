@@ -16,6 +16,7 @@ use crate::command::{LedgerOperation, Owner};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
 use crate::journal::LedgerError;
+use crate::refund::RefundMade;
 use crate::refusal::LedgerRefusal;
 use crate::service::{BatchResult, JournalHealth, OpenReport};
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
@@ -335,6 +336,10 @@ impl LedgerAdmin for SharedLedger {
 
     fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
         self.lock().core.alerts()
+    }
+
+    fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade> {
+        self.lock().core.refund_by_reference(org, reference)
     }
 
     fn time(&self) -> UnixNanos {

@@ -70,7 +70,8 @@ impl BudgetVerifier {
             JournalEvent::Extended { .. }
             | JournalEvent::ProjectOpened { .. }
             | JournalEvent::Granted { .. }
-            | JournalEvent::BudgetSet { .. } => {}
+            | JournalEvent::BudgetSet { .. }
+            | JournalEvent::Refunded(_) => {}
         }
     }
 

@@ -176,7 +176,7 @@ fn every_damaged_row_is_found() {
         ("checksum does not match", |l| l.rows[1].payload[3] ^= 1),
         ("checksum does not match", |l| l.rows[1].time = UnixNanos::new(9)),
         ("does not chain", |l| l.rows[2].previous[0] ^= 1),
-        ("formats up to 5", |l| l.rows[3].format_version = 6),
+        ("formats up to 6", |l| l.rows[3].format_version = 7),
         ("another history", |l| l.snapshots[0].row_checksum[0] ^= 1),
         ("snapshot's checksum", |l| l.snapshots[0].payload[0] ^= 1),
         ("a row that the journal lacks", |l| {

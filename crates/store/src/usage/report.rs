@@ -119,6 +119,10 @@ pub(super) async fn statement(
         .bind(integer(month.start().get()))
         .fetch_all(&mut *open)
         .await?;
+    let refunded = sqlx::query_as("SELECT amount FROM refunds WHERE project = ? AND month = ?");
+    let refunded = refunded.bind(project.as_str()).bind(integer(month.start().get()));
+    let refunded: Option<(i64,)> = refunded.fetch_optional(&mut *open).await?;
+    let refunded = money(refunded.map_or(0, |(amount,)| amount));
     let query = UsageQuery {
         interval: Some(UsageInterval::Day),
         since: Some(month.start()),
@@ -132,7 +136,7 @@ pub(super) async fn statement(
     let is_closed = ledger_time(open).await? >= month.end();
     let days: Vec<_> = days.rows.iter().filter_map(charged).filter(|(_, amount)| amount.get() != 0).collect();
     let lines = lines.into_iter().filter_map(line).collect();
-    Ok(Some(MonthStatement { project: project.clone(), org, month, lines, days, sums, is_closed }))
+    Ok(Some(MonthStatement { project: project.clone(), org, month, lines, days, sums, refunded, is_closed }))
 }
 
 fn line((model, class, price, tokens, amount): LineRow) -> Option<StatementLine> {

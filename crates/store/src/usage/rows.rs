@@ -51,6 +51,20 @@ macro_rules! hours {
     };
 }
 
+/// The table of refunds by month.
+macro_rules! refunds {
+    () => {
+        "
+    CREATE TABLE refunds (
+        month INTEGER NOT NULL, -- its first moment, in nanoseconds since 1970
+        project TEXT NOT NULL,
+        amount INTEGER NOT NULL,
+        PRIMARY KEY (project, month)
+    ) STRICT, WITHOUT ROWID;
+"
+    };
+}
+
 pub(super) const SCHEMA: &str = concat!(
     hours!(),
     "
@@ -64,6 +78,9 @@ pub(super) const SCHEMA: &str = concat!(
         amount INTEGER NOT NULL,
         PRIMARY KEY (project, month, model, class, price)
     ) STRICT, WITHOUT ROWID;
+",
+    refunds!(),
+    "
     CREATE TABLE projects (project TEXT PRIMARY KEY, org TEXT NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE open (hold BLOB PRIMARY KEY, org TEXT NOT NULL, project TEXT NOT NULL) STRICT, WITHOUT ROWID;
     CREATE TABLE waiting (
@@ -109,6 +126,9 @@ const WITH_TAGS: &str = concat!(
 "
 );
 
+/// Upgrades a file of version 2, which had no refunds. A program that knew none wrote none.
+const WITH_REFUNDS: &str = concat!(refunds!(), "PRAGMA user_version = 3;");
+
 /// Upgrades a file of an older program.
 pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), FormatError> {
     let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *open).await?;
@@ -116,6 +136,11 @@ pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), 
         ..2 => drop(sqlx::raw_sql(WITH_USERS).execute(open).await?),
         2 => drop(sqlx::raw_sql(WITH_TAGS).execute(open).await?),
         _ => {}
+    if found < 2 {
+        sqlx::raw_sql(WITH_USERS).execute(&mut *open).await?;
+    }
+    if found < 3 {
+        sqlx::raw_sql(WITH_REFUNDS).execute(open).await?;
     }
     Ok(())
 }
@@ -171,6 +196,8 @@ impl LineGroup {
 pub(super) struct JournalStep {
     pub(super) hours: HashMap<UsageGroup, UsageSums>,
     pub(super) lines: HashMap<LineGroup, (u64, i64)>,
+    /// Refunds by the month in which they were made, and by project.
+    pub(super) refunds: HashMap<(i64, ProjectId), i64>,
     pub(super) opened: HashMap<HoldId, (OrgId, ProjectId)>,
     pub(super) closed: Vec<HoldId>,
     pub(super) settled: Vec<SettledCall>,
@@ -340,6 +367,11 @@ pub(super) async fn add(
             .bind(*amount)
             .execute(&mut *open)
             .await?;
+    }
+    for ((month, project), amount) in &step.refunds {
+        let query = "INSERT INTO refunds VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET amount = amount + excluded.amount";
+        let query = sqlx::query(query).bind(*month).bind(project.as_str()).bind(*amount);
+        query.execute(&mut *open).await?;
     }
     for (hold, time, group, sums) in waiting {
         let mut query = QueryBuilder::<Sqlite>::new("INSERT OR REPLACE INTO waiting VALUES (");
