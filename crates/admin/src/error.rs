@@ -106,6 +106,8 @@ const fn code_of(refusal: &LedgerRefusal) -> AdminCode {
         LedgerRefusal::Inconsistent { .. } => AdminCode::LedgerInconsistent,
         LedgerRefusal::UnknownBudgetRule { .. } => AdminCode::UnknownBudget,
         LedgerRefusal::OlderGateway { .. } => AdminCode::OlderGateway,
+        LedgerRefusal::UnknownLot { .. } => AdminCode::UnknownLot,
+        LedgerRefusal::UnknownFreeTier { .. } => AdminCode::UnknownFreeTier,
         LedgerRefusal::RefundExceedsCharge { .. } => AdminCode::RefundExceedsCharge,
         LedgerRefusal::RefundReferenceUsed { .. } => AdminCode::ReferenceUsed,
         // These refusals concern calls only. No admin command holds, settles or has an idempotency key.

@@ -10,7 +10,7 @@ use headrace_domain::{
 };
 use headrace_engine_api::{JobError, SubmitRefusal};
 use headrace_identity::AuthRefusal;
-use headrace_ledger::{BudgetMeasure, ExceededBudget, LedgerRefusal};
+use headrace_ledger::{BudgetMeasure, BudgetWindow, ExceededBudget, FreeLeft, LedgerRefusal};
 use headrace_limits::{LimitRefusal, RateStanding};
 use headrace_wire::{BadRequest, ErrorFacts, LimitFacts, error_body};
 
@@ -291,14 +291,16 @@ impl From<LedgerRefusal> for Rejection {
     fn from(refusal: LedgerRefusal) -> Self {
         let why = |message: String| Self::new(refusal.code(), message);
         match &refusal {
-            LedgerRefusal::OutOfMoney { balance, held, needed } => why(format!(
+            LedgerRefusal::OutOfMoney { balance, held, needed, free, .. } => why(format!(
                 "Out of money: this call can cost up to {needed}, the balance is {balance} ({held} of it held). \
-                 Add credit (`headrace credit grant`) or ask for fewer tokens (`max_tokens`)."
+                 {}Add credit (`headrace credit grant`) or ask for fewer tokens (`max_tokens`).",
+                free_left(free.as_deref())
             ))
             .with_amounts("balance", *balance, *needed),
-            LedgerRefusal::HeldInFlight { balance, held, needed } => why(format!(
+            LedgerRefusal::HeldInFlight { balance, held, needed, free, .. } => why(format!(
                 "Held by your own calls in flight: this call can cost up to {needed}; of the balance of {balance}, \
-                 {held} is held. Wait for calls to finish, add credit, or ask for fewer tokens (`max_tokens`)."
+                 {held} is held. {}Wait for calls to finish, add credit, or ask for fewer tokens (`max_tokens`).",
+                free_left(free.as_deref())
             ))
             .retry_after(HELD_IN_FLIGHT_WAIT)
             .with_amounts("balance", *balance, *needed),
@@ -333,6 +335,21 @@ impl From<LedgerRefusal> for Rejection {
             _ => why(format!("The ledger refused the hold: {refusal}. Nothing was charged.")),
         }
     }
+}
+
+/// The sentence about what is left of a free tier that does not cover the call. Empty without one.
+fn free_left(free: Option<&FreeLeft>) -> String {
+    let Some(FreeLeft { name, measure, window, limit, left, resets }) = free else { return String::new() };
+    let left = match measure {
+        BudgetMeasure::Dollars => measure.amount(*left),
+        BudgetMeasure::Tokens | BudgetMeasure::Requests => left.to_string(),
+    };
+    let per = match window {
+        BudgetWindow::Total => String::new(),
+        window => format!(" a {}", window.name()),
+    };
+    let again = resets.map_or_else(String::new, |at| format!(", which begins anew at {}", Rfc3339(at)));
+    format!("Of free tier `{name}`, {left} of {}{per} are left{again}. ", measure.amount(*limit))
 }
 
 /// A budget rule does not cover the call.

@@ -174,6 +174,12 @@ codes! {
         "Another grant or refund has this reference."
         "`headrace credit list` shows grants. The same grant or refund with the same reference is made only once. For a new \
          one, choose another reference.";
+    UnknownLot "unknown_lot" [404]
+        "The ledger has no lot with this id, or it has ended."
+        "`headrace lots list` lists the lots that have not ended. An id begins with `lot_`.";
+    UnknownFreeTier "unknown_free_tier" [404]
+        "The ledger has no free tier of this name."
+        "`headrace free-tiers list` lists free tiers, and `headrace free-tiers set NAME AMOUNT` makes one.";
     UnknownCharge "unknown_charge" [404]
         "The ledger has no charge of this call: no such call has ended, or nothing was charged for it."
         "`headrace requests` lists calls with their charges. A refund takes the id of a call, which begins with `req_`.";

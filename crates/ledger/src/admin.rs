@@ -8,7 +8,9 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::budget_rule::{AlertRaised, BudgetReport};
 use crate::command::{GrantKind, LedgerOperation, Owner};
+use crate::free_tier::FreeTierReport;
 use crate::journal::{JournalError, JournalRow, LedgerError};
+use crate::lot::{HoldFunding, LotReport};
 use crate::record::decode_row;
 use crate::refund::{RefundMade, RefundableCharge};
 use crate::service::{BatchResult, JournalHealth, Ledger};
@@ -45,6 +47,12 @@ pub trait LedgerAdmin: Send + Sync {
 
     /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
     fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)>;
+
+    /// Returns the lots that have not ended at `now`, of an organisation or of all, in the order in which they were made.
+    fn lots(&self, org: Option<&OrgId>, now: UnixNanos) -> Vec<LotReport>;
+
+    /// Returns all free tiers with the counters of their current windows at `now`, by name.
+    fn free_tiers(&self, now: UnixNanos) -> Vec<FreeTierReport>;
 
     /// Returns the refund of an organisation with this reference.
     fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade>;
@@ -188,7 +196,7 @@ fn charge_after(
     mut after: u64,
     hold: HoldId,
 ) -> Result<Option<RefundableCharge>, JournalError> {
-    let mut taken: Option<(OrgId, ProjectId)> = None;
+    let mut taken: Option<HoldTaken> = None;
     loop {
         let rows = history.rows_after(after, PAGE_ROWS)?;
         let Some(last) = rows.last() else { return Ok(None) };
@@ -197,16 +205,24 @@ fn charge_after(
             for transaction in decode_row(row)? {
                 match transaction.event {
                     JournalEvent::Held(held) if held.hold == hold => {
-                        taken = Some((held.org, held.project));
+                        taken = Some(held);
+                    }
+                    JournalEvent::Extended { hold: extended, amount, funding, .. } if extended == hold => {
+                        if let Some(held) = &mut taken {
+                            let before = held.funding.as_deref();
+                            let more = funding.as_deref();
+                            held.funding =
+                                HoldFunding::extended(before, held.amount, more, amount).map(Box::new);
+                            held.amount = held.amount.checked_add(amount).unwrap_or(NanoDollars::MAX);
+                        }
                     }
                     JournalEvent::Settled(settled) if settled.hold == hold => {
                         let charged = settled.charged;
                         let taken = taken.filter(|_| charged > NanoDollars::ZERO);
-                        return Ok(taken.map(|(org, project)| RefundableCharge {
-                            hold,
-                            org,
-                            project,
-                            charged,
+                        return Ok(taken.map(|held| {
+                            let HoldTaken { org, project, funding, .. } = held;
+                            let shares = funding.map_or_else(Vec::new, |funding| funding.charged(charged));
+                            RefundableCharge { hold, org, project, charged, shares }
                         }));
                     }
                     JournalEvent::Released { hold: released, .. } if released == hold => return Ok(None),
@@ -306,6 +322,14 @@ impl LedgerAdmin for LocalLedgerAdmin {
 
     fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
         self.ledger.alerts()
+    }
+
+    fn lots(&self, org: Option<&OrgId>, now: UnixNanos) -> Vec<LotReport> {
+        self.ledger.lots(org, now)
+    }
+
+    fn free_tiers(&self, now: UnixNanos) -> Vec<FreeTierReport> {
+        self.ledger.free_tiers(now)
     }
 
     fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade> {

@@ -144,9 +144,29 @@ fn held_places(
 /// The rule has a fault, or there are too many rules.
 pub(crate) fn rule_number(budgets: &BudgetState, rule: &BudgetRule) -> Result<(u64, bool), LedgerRefusal> {
     rule.check().map_err(|fault| LedgerRefusal::Invalid { field: fault.field, why: fault.why })?;
+    let limit = RuleLimit { most: MAX_BUDGET_RULES, why: "there are 10000 rules: remove some" };
+    numbered(budgets, rule, limit)
+}
+
+/// The maximum number of rules, and what to say if there are as many.
+#[derive(Clone, Copy)]
+pub(crate) struct RuleLimit {
+    pub(crate) most: usize,
+    pub(crate) why: &'static str,
+}
+
+/// Returns the number that a checked rule gets, and whether the rule is different from the one before.
+///
+/// # Errors
+/// There are too many rules.
+pub(crate) fn numbered(
+    budgets: &BudgetState,
+    rule: &BudgetRule,
+    limit: RuleLimit,
+) -> Result<(u64, bool), LedgerRefusal> {
     let known = budgets.by_name(&rule.name);
-    if known.is_none() && budgets.rules.len() >= MAX_BUDGET_RULES {
-        return Err(LedgerRefusal::Invalid { field: "budget", why: "there are 10000 rules: remove some" });
+    if known.is_none() && budgets.rules.len() >= limit.most {
+        return Err(LedgerRefusal::Invalid { field: "budget", why: limit.why });
     }
     let next = budgets.last_number.checked_add(1).ok_or(LedgerRefusal::Overflow)?;
     Ok(match known {
@@ -162,7 +182,8 @@ pub(crate) fn reports(budgets: &BudgetState, now: UnixNanos) -> Vec<BudgetReport
     reports
 }
 
-fn report(state: &RuleState, now: UnixNanos) -> BudgetReport {
+/// Returns the counters of a rule in its current windows at `now`, by subject.
+pub(crate) fn counters_of(state: &RuleState, now: UnixNanos) -> Vec<BudgetCounter> {
     let limit = state.limit_at(now);
     let mut counters: Vec<_> = state
         .counters
@@ -180,10 +201,14 @@ fn report(state: &RuleState, now: UnixNanos) -> BudgetReport {
         })
         .collect();
     counters.sort_unstable_by(|one, other| one.subject.cmp(&other.subject));
+    counters
+}
+
+fn report(state: &RuleState, now: UnixNanos) -> BudgetReport {
     BudgetReport {
         rule: state.rule.clone(),
         raise: state.raise.filter(|raise| now < raise.until),
-        limit,
-        counters,
+        limit: state.limit_at(now),
+        counters: counters_of(state, now),
     }
 }

@@ -9,6 +9,8 @@ use headrace_domain::{
 use serde::{Deserialize, Serialize};
 
 use crate::budget_rule::{BudgetRaise, BudgetRule, HoldDemand};
+use crate::free_tier::{FreeLeft, FreeTier};
+use crate::lot::{LotId, LotTerms};
 use crate::refund::RefundableCharge;
 
 /// One command. The commands of a batch are decided in order, each on the outcome of the earlier ones.
@@ -58,6 +60,47 @@ pub enum LedgerOperation {
         name: BudgetName,
         /// The raise. `None` ends the one in force.
         raise: Option<BudgetRaise>,
+    },
+    /// Makes a lot: money that is limited in time or to some models, or a contract that is paid later.
+    MakeLot {
+        /// The organisation.
+        org: OrgId,
+        /// The terms.
+        terms: Box<LotTerms>,
+    },
+    /// Ends a lot. What is left of it is expired money.
+    EndLot {
+        /// The lot.
+        lot: LotId,
+    },
+    /// Records a payment of what an organisation owes under its contracts.
+    PayDebt {
+        /// The organisation.
+        org: OrgId,
+        /// The amount, more than zero and at most what is owed.
+        amount: NanoDollars,
+        /// A reference for operators, such as an invoice. At most 256 bytes.
+        reference: String,
+    },
+    /// Sets what happens to a project's calls that the money does not cover.
+    SetLowBalance {
+        /// The organisation that the project belongs to.
+        org: OrgId,
+        /// The project.
+        project: ProjectId,
+        /// The policy.
+        policy: LowBalance,
+    },
+    /// Sets a free tier, or changes the one with the same name. Counters stay if only the amount, the models or the origin
+    /// change.
+    SetFreeTier {
+        /// The free tier.
+        tier: Box<FreeTier>,
+    },
+    /// Removes a free tier and its counters.
+    RemoveFreeTier {
+        /// The name of the free tier.
+        name: BudgetName,
     },
     /// Reserves the maximum cost of a call.
     Hold {
@@ -168,6 +211,17 @@ pub struct ProjectBudget {
     pub period: BudgetPeriod,
 }
 
+/// What happens to a call that the money does not cover.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LowBalance {
+    /// The call is refused.
+    #[default]
+    Refuse,
+    /// The call gets as many tokens as the money covers, if that is one at least.
+    Cap,
+}
+
 /// The period of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -273,6 +327,8 @@ pub enum Receipt {
         amount: NanoDollars,
         /// The amount that the organisation can still hold.
         available: NanoDollars,
+        /// What is left of a free tier that covers the call. `None` if none does.
+        free: Option<Box<FreeLeft>>,
     },
     /// More money is held.
     Extended {
@@ -304,6 +360,30 @@ pub enum Receipt {
         hold: HoldId,
         /// The amount that went back to the balance.
         returned: NanoDollars,
+    },
+    /// A lot is made.
+    LotMade {
+        /// The lot.
+        lot: LotId,
+    },
+    /// A lot is ended.
+    LotEnded {
+        /// The lot.
+        lot: LotId,
+        /// What was left of it.
+        left: NanoDollars,
+    },
+    /// A payment is recorded.
+    DebtPaid {
+        /// The amount that the organisation owes now.
+        owed: NanoDollars,
+    },
+    /// The policy of a project is set.
+    LowBalanceSet,
+    /// A free tier is set or removed.
+    FreeTierChanged {
+        /// Whether it was different before.
+        changed: bool,
     },
     /// A charge was refunded.
     Refunded {

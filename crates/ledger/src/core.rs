@@ -16,6 +16,7 @@ use crate::command::{
 };
 use crate::command_time::CommandTime;
 use crate::counters::HoldParties;
+use crate::funding::FundingNeed;
 use crate::refusal::LedgerRefusal;
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance, resets};
 use crate::state::{
@@ -125,8 +126,9 @@ impl LedgerCore {
             LedgerOperation::RemoveBudgetRule { name } => self.remove_budget_rule(&name, now, out),
             LedgerOperation::RaiseBudget { name, raise } => self.raise_budget(&name, raise, now, out),
             LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency, demand } => {
-                let (claim, budgeted) = (None, None);
-                let wanted = HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted };
+                let (claim, budgeted, funding) = (None, None, None);
+                let wanted =
+                    HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted, funding };
                 self.hold(wanted, (idempotency, demand.as_ref()), now, out)
             }
             LedgerOperation::Extend { hold, amount } => self.extend(hold, amount, now, out),
@@ -134,6 +136,16 @@ impl LedgerCore {
                 self.settle(hold, lines, loss, (outcome, answer), now, out)
             }
             LedgerOperation::Release { hold, why } => self.release(hold, why, now, out),
+            LedgerOperation::MakeLot { org, terms } => self.make_lot(org, *terms, now, out),
+            LedgerOperation::EndLot { lot } => self.end_lot(lot, now, out),
+            LedgerOperation::PayDebt { org, amount, reference } => {
+                self.pay(org, amount, &reference, now, out)
+            }
+            LedgerOperation::SetLowBalance { org, project, policy } => {
+                self.set_low_balance(&org, project, policy, now, out)
+            }
+            LedgerOperation::SetFreeTier { tier } => self.set_free_tier(tier, now, out),
+            LedgerOperation::RemoveFreeTier { name } => self.remove_free_tier(&name, now, out),
             LedgerOperation::Refund { charge, amount, reference } => {
                 self.refund(*charge, amount, &reference, now, out)
             }
@@ -174,6 +186,7 @@ impl LedgerCore {
         let is_of_owner =
             |hold: &HoldId| owner.is_none() || self.state.open.get(hold).map(|held| held.owner) == owner;
         holds.retain(|hold| !self.kept.contains_key(hold) && is_of_owner(hold));
+        self.end_lots(None, now, out);
         self.release_many(&holds, ReleaseReason::Expired, now, out)
     }
 
@@ -285,12 +298,20 @@ impl LedgerCore {
             Some(claim) => Some(Self::claim(&wanted.project, project, claim)?),
             None => None,
         };
-        self.check_money(amount, parties)?;
-        self.check_budget(amount, parties, now.ledger)?;
         let of = HoldParties { org: &wanted.org, project: &wanted.project, demand };
+        let has_other_funding = self.state.has_other_funding(of);
+        if has_other_funding {
+            let need = FundingNeed { parties: of, rows: parties, amount, now: now.ledger };
+            wanted.funding = self.state.fund(need)?.map(Box::new);
+        } else {
+            self.check_money(amount, parties)?;
+        }
+        self.check_budget(amount, parties, now.ledger)?;
         wanted.budgeted = budgeted(&self.state.budgets, of, amount, now.ledger)?;
+        let project = has_other_funding.then(|| wanted.project.clone());
         self.commit(JournalEvent::Held(wanted), now, out)?;
-        Ok(Receipt::Held { hold, amount, available: self.available(parties) })
+        let free = project.and_then(|project| self.free_and_tidy(&project, demand, now, out));
+        Ok(Receipt::Held { hold, amount, available: self.available(parties), free })
     }
 
     fn extend(
@@ -307,11 +328,11 @@ impl LedgerCore {
         let held = self.open_hold(hold)?;
         let parties = held.parties();
         let amount_after = held.amount.checked_add(amount).map_err(|_| LedgerRefusal::Overflow)?;
-        self.check_money(amount, parties)?;
+        let funding = self.fund_extension(hold, amount, now)?;
         self.check_budget(amount, parties, now.ledger)?;
         let budgeted = self.open_hold(hold)?.budgeted.as_deref();
         let reservations = extension(&self.state.budgets, budgeted, amount, now.ledger)?;
-        self.commit(JournalEvent::Extended { hold, amount, reservations }, now, out)?;
+        self.commit(JournalEvent::Extended { hold, amount, reservations, funding }, now, out)?;
         Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
     }
 
@@ -350,18 +371,13 @@ impl LedgerCore {
         })
     }
 
-    fn check_money(&self, needed: NanoDollars, parties: PartyRows) -> Result<(), LedgerRefusal> {
+    pub(crate) fn check_money(&self, needed: NanoDollars, parties: PartyRows) -> Result<(), LedgerRefusal> {
         let org = parties.org.and_then(|place| self.state.orgs.at(place)).copied().unwrap_or_default();
         if needed.get() <= org.available {
             return Ok(());
         }
-        let balance = NanoDollars::new(org.available.saturating_add(org.held));
-        let held = NanoDollars::new(org.held);
-        Err(if needed <= balance {
-            LedgerRefusal::HeldInFlight { balance, held, needed }
-        } else {
-            LedgerRefusal::OutOfMoney { balance, held, needed }
-        })
+        let (own, covered) = (org.available, org.available);
+        Err(self.state.short_funds(parties, needed, (own, covered), None))
     }
 
     fn check_budget(
@@ -388,7 +404,7 @@ impl LedgerCore {
         })
     }
 
-    fn open_hold(&self, hold: HoldId) -> Result<&HeldFunds, LedgerRefusal> {
+    pub(crate) fn open_hold(&self, hold: HoldId) -> Result<&HeldFunds, LedgerRefusal> {
         match self.state.open.get(&hold) {
             Some(held) => Ok(held),
             None => Err(match self.state.resolved.get(&hold) {

@@ -16,8 +16,18 @@ mod command_time;
 pub mod core;
 mod counters;
 mod durable;
+mod entries;
 mod finished_keys;
+mod free_tier;
+mod free_tier_state;
+mod funding;
 mod journal;
+mod lot;
+mod lot_commands;
+mod lot_record;
+mod lot_rules;
+mod lot_snapshot;
+mod lot_state;
 mod memory;
 mod outbox;
 mod open_holds;
@@ -54,20 +64,25 @@ pub use budget_rule::{
 pub use charges::{ChargeGroup, OrgCharges, charges_of};
 pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 pub use command::{
-    BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
-    ReleaseReason, SettleOutcome, StoredAnswer,
+    BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, LowBalance, Owner, ProjectBudget,
+    Receipt, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 pub use durable::{DurableFuture, JournalFailed};
+pub use free_tier::{FreeLeft, FreeTier, FreeTierReport, MAX_FREE_TIERS};
 pub use journal::{
     FORMAT_VERSION, Journal, JournalError, JournalRow, LedgerError, LoadedJournal, SNAPSHOT_FORMAT_VERSION,
     StateSnapshot,
+};
+pub use lot::{
+    ChargedShare, FundingShare, HoldFunding, Lot, LotId, LotKind, LotReport, LotTerms, MAX_LOT_MODELS,
+    MAX_LOTS_PER_ORG, MoneySource,
 };
 pub use memory::{AppendFault, MemoryJournal};
 pub use outbox::{
     DeliveryOutcome, DeliveryRecord, DeliveryState, DueDelivery, EventOutbox, OutboxError, OutboxEvent,
 };
 pub use record::decode_row;
-pub use refund::{ChargeRefunded, MAX_REFUNDS, RefundMade, RefundableCharge};
+pub use refund::{ChargeRefunded, MAX_REFUNDS, RefundMade, RefundPart, RefundTarget, RefundableCharge};
 pub use refusal::{ExceededBudget, HoldResolution, LedgerRefusal};
 pub use resolved::MAX_RESOLVED_KEPT;
 pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions, OpenReport};

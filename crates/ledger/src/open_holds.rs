@@ -32,7 +32,7 @@ impl LedgerState {
 
     /// Records an open hold and its claim. Returns `false` if the organisation or the project is unknown.
     pub(crate) fn insert_open(&mut self, held: &HoldTaken, parties: PartyRows) -> bool {
-        let HoldTaken { hold, amount, owner, expires, claim, budgeted, .. } = held;
+        let HoldTaken { hold, amount, owner, expires, claim, budgeted, funding, .. } = held;
         let PartyRows { org: Some(org), project: Some(project) } = parties else { return false };
         if let (Some((key, hash)), Some(project)) = (claim, self.projects.at_mut(project)) {
             let claimed = IdempotencyEntry { hold: *hold, request_hash: *hash, finished: None };
@@ -40,11 +40,14 @@ impl LedgerState {
         }
         self.soonest = Some(self.soonest.map_or(*expires, |soonest| soonest.min(*expires)));
         let (amount, owner, expires, claim) = (*amount, *owner, *expires, claim.clone());
-        let budgeted = budgeted.clone();
+        let (budgeted, funding) = (budgeted.clone(), funding.clone());
         if let Some(budgeted) = &budgeted {
             self.budgets.take_places(&budgeted.places);
         }
-        self.open.insert(*hold, HeldFunds { org, project, amount, owner, expires, claim, budgeted });
+        if let Some(funding) = &funding {
+            self.hold_elsewhere(Some(org), funding, 1);
+        }
+        self.open.insert(*hold, HeldFunds { org, project, amount, owner, expires, claim, budgeted, funding });
         true
     }
 
@@ -63,8 +66,8 @@ impl LedgerState {
 
     fn with_names(&self, hold: HoldId, open: &HeldFunds) -> Option<HoldTaken> {
         let (org, project) = self.names(open.parties())?;
-        let HeldFunds { amount, owner, expires, claim, budgeted, .. } = open.clone();
-        Some(HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted })
+        let HeldFunds { amount, owner, expires, claim, budgeted, funding, .. } = open.clone();
+        Some(HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted, funding })
     }
 
     /// Returns the open holds that have expired by `now`, the earliest expiry first.
@@ -82,7 +85,9 @@ impl LedgerState {
     pub(crate) fn note_settled(&mut self, settled: &HoldSettled, now: UnixNanos) {
         let charged = settled.charged;
         let Some(held) = self.close(settled.hold, HoldResolution::Settled { charged }) else { return };
-        self.end_budgeted(&held, use_of(settled, &held));
+        let used = use_of(settled, &held);
+        self.end_budgeted(&held, used);
+        self.end_funding(&held, charged, used);
         if let Some(project) = self.projects.at_mut(held.project) {
             let month = MonthNumber::of(now);
             project.spent_in_month = project.spent_in_month_of(month) + charged.get();
@@ -94,6 +99,9 @@ impl LedgerState {
 
     pub(crate) fn close(&mut self, hold: HoldId, how: HoldResolution) -> Option<HeldFunds> {
         let held = self.open.remove(&hold)?;
+        if let Some(funding) = &held.funding {
+            self.hold_elsewhere(Some(held.org), funding, -1);
+        }
         self.resolved.insert(hold, how);
         Some(held)
     }

@@ -13,6 +13,7 @@ impl LedgerState {
             return Err(RuleBreach::Rule("a transaction's entries do not sum to zero"));
         }
         let (mut available_total, mut held_total) = (self.available_total, self.held_total);
+        let (mut lots_total, mut receivable_total) = (self.lots.total, self.receivable_total);
         for (n, MoneyEntry { account, amount }) in entries.iter().enumerate() {
             if entries.iter().take(n).any(|earlier| earlier.account == *account) {
                 return Err(RuleBreach::Rule("a transaction names an account twice"));
@@ -26,6 +27,22 @@ impl LedgerState {
                 Account::Revenue => add(self.platform.revenue).map(|_| ())?,
                 Account::Loss => add(self.platform.loss).map(|_| ())?,
                 Account::Refunded => add(self.platform.refunded).map(|_| ())?,
+                Account::Expired => add(self.platform.expired).map(|_| ())?,
+                Account::Lot(id) => {
+                    let known = self.lots.get(*id).map(|of| of.left);
+                    let left = known.or((*id == self.lots.next_id()).then_some(0));
+                    let left = left.ok_or(RuleBreach::Rule("an unknown lot"))?;
+                    never_negative(add(left)?, "a lot is negative")?;
+                    lots_total = add(lots_total)?;
+                }
+                Account::Receivable(org) => {
+                    let place = self.orgs.place_near(org, parties.org);
+                    let org = place.and_then(|place| self.orgs.at(place));
+                    let org = org.ok_or(RuleBreach::Rule("an unknown organisation"))?;
+                    let owed = add(org.receivable)?.checked_neg().ok_or(RuleBreach::Overflow)?;
+                    never_negative(owed, "an organisation owes less than nothing")?;
+                    receivable_total = add(receivable_total)?;
+                }
                 Account::Available(org) => {
                     let place = self.orgs.place_near(org, parties.org);
                     let org = place.and_then(|place| self.orgs.at(place));
@@ -43,7 +60,8 @@ impl LedgerState {
             }
         }
         // All held money may become available again, so the sum of both totals must fit.
-        available_total.checked_add(held_total).map(|_| ()).ok_or(RuleBreach::Overflow)
+        let sum = available_total.checked_add(held_total).and_then(|sum| sum.checked_add(lots_total));
+        sum.and_then(|_| receivable_total.checked_neg()).map(|_| ()).ok_or(RuleBreach::Overflow)
     }
 
     /// Moves the money. `check_entries` has proved that every account exists and no sum overflows.
@@ -56,6 +74,15 @@ impl LedgerState {
                 Account::Revenue => self.platform.revenue += amount,
                 Account::Loss => self.platform.loss += amount,
                 Account::Refunded => self.platform.refunded += amount,
+                Account::Expired => self.platform.expired += amount,
+                Account::Lot(id) => self.lots.post(*id, amount),
+                Account::Receivable(org) => {
+                    let place = self.orgs.place_near(org, parties.org);
+                    if let Some(org) = place.and_then(|place| self.orgs.at_mut(place)) {
+                        org.receivable += amount;
+                        self.receivable_total += amount;
+                    }
+                }
                 Account::Available(org) => {
                     let place = self.orgs.place_near(org, parties.org);
                     if let Some(org) = place.and_then(|place| self.orgs.at_mut(place)) {

@@ -2,7 +2,7 @@
 //! keeps the readers of these formats. Format 2 adds two events: a hold was extended, and the clock was set. Format 3
 //! adds a class of tokens: cache writes for an hour. Format 4 adds web searches as a class. Format 5 adds budget rules,
 //! what holds reserve of them, and alerts. Format 6 adds
-//! refunds. Knows no chains or disks.
+//! refunds, lots and free tiers. Knows no chains or disks.
 
 use std::sync::Arc;
 
@@ -17,13 +17,17 @@ use crate::command::{
     BudgetPeriod, ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
+use crate::lot_record::{
+    read_free_tier, read_funding, read_lot, read_lot_id, read_low_balance, write_free_tier, write_funding,
+    write_lot, write_low_balance,
+};
 use crate::refund_record::{read_refund, write_refund};
 use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 
 /// The first format that has budget rules.
 pub(crate) const BUDGET_FORMAT: u32 = 5;
-/// The first format that has refunds.
-pub(crate) const REFUND_FORMAT: u32 = 6;
+/// The first format that has refunds, lots and free tiers.
+pub(crate) const LOT_FORMAT: u32 = 6;
 
 /// Reads the transactions of a row. Checks the row's format, but not its checksum, which belongs to the chain.
 ///
@@ -51,7 +55,15 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
 /// Returns the oldest format that supports all events and classes of these transactions.
 fn format_of(transactions: &[Transaction]) -> u32 {
     let needed = |transaction: &Transaction| match &transaction.event {
-        JournalEvent::Refunded(_) => REFUND_FORMAT,
+        JournalEvent::Refunded(_)
+        | JournalEvent::LotMade(_)
+        | JournalEvent::LotEnded { .. }
+        | JournalEvent::DebtPaid { .. }
+        | JournalEvent::LowBalanceSet { .. }
+        | JournalEvent::FreeTierSet { .. }
+        | JournalEvent::FreeTierRemoved { .. } => LOT_FORMAT,
+        JournalEvent::Held(held) if held.funding.is_some() => LOT_FORMAT,
+        JournalEvent::Extended { funding: Some(_), .. } => LOT_FORMAT,
         JournalEvent::BudgetRuleSet { .. }
         | JournalEvent::BudgetRuleRemoved { .. }
         | JournalEvent::BudgetRaised { .. }
@@ -134,8 +146,16 @@ fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
             write_budget(w, *budget);
         }
         JournalEvent::Held(held) => {
-            w.u8(if held.budgeted.is_some() { 13 } else { 4 });
+            w.u8(match (&held.funding, &held.budgeted) {
+                (Some(_), _) => 16,
+                (None, Some(_)) => 13,
+                (None, None) => 4,
+            });
             write_held(w, held);
+            if let Some(funding) = &held.funding {
+                write_funding(w, funding);
+                w.bool(held.budgeted.is_some());
+            }
             if let Some(budgeted) = &held.budgeted {
                 write_budgeted(w, budgeted);
             }
@@ -153,12 +173,19 @@ fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
             w.u8(7);
             w.u64(from.get());
         }
-        JournalEvent::Extended { hold, amount, reservations } => {
-            w.u8(if reservations.is_empty() { 8 } else { 14 });
+        JournalEvent::Extended { hold, amount, reservations, funding } => {
+            w.u8(match funding {
+                Some(_) => 17,
+                None if reservations.is_empty() => 8,
+                None => 14,
+            });
             w.u128(hold.bits());
             w.i64(amount.get());
-            if !reservations.is_empty() {
+            if funding.is_some() || !reservations.is_empty() {
                 write_reservations(w, reservations);
+            }
+            if let Some(funding) = funding {
+                write_funding(w, funding);
             }
         }
         JournalEvent::BudgetRuleSet { number, rule } => {
@@ -183,6 +210,34 @@ fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
             w.u8(15);
             write_refund(w, refund);
         }
+        JournalEvent::LotMade(lot) => {
+            w.u8(18);
+            write_lot(w, lot);
+        }
+        JournalEvent::LotEnded { lot } => {
+            w.u8(19);
+            w.u64(lot.get());
+        }
+        JournalEvent::DebtPaid { org, amount, reference } => {
+            w.u8(20);
+            w.str(org.as_str());
+            w.i64(amount.get());
+            w.str(reference);
+        }
+        JournalEvent::FreeTierSet { number, tier } => {
+            w.u8(21);
+            w.u64(*number);
+            write_free_tier(w, tier);
+        }
+        JournalEvent::LowBalanceSet { project, policy } => {
+            w.u8(23);
+            w.str(project.as_str());
+            write_low_balance(w, *policy);
+        }
+        JournalEvent::FreeTierRemoved { number } => {
+            w.u8(22);
+            w.u64(*number);
+        }
     }
 }
 
@@ -204,10 +259,11 @@ fn read_event(r: &mut ByteReader<'_>) -> Result<JournalEvent, MalformedBytes> {
         5 => JournalEvent::Settled(read_settled(r)?),
         6 => JournalEvent::Released { hold: HoldId::from_bits(r.u128()?), why: read_reason(r)? },
         7 => JournalEvent::ClockSet { from: UnixNanos::new(r.u64()?) },
-        tag @ (8 | 14) => JournalEvent::Extended {
+        tag @ (8 | 14 | 17) => JournalEvent::Extended {
             hold: HoldId::from_bits(r.u128()?),
             amount: NanoDollars::new(r.i64()?),
-            reservations: if tag == 14 { read_reservations(r)? } else { Vec::new() },
+            reservations: if tag == 8 { Vec::new() } else { read_reservations(r)? },
+            funding: if tag == 17 { Some(Box::new(read_funding(r)?)) } else { None },
         },
         9 => JournalEvent::BudgetRuleSet { number: r.u64()?, rule: Box::new(read_rule(r)?) },
         10 => JournalEvent::BudgetRuleRemoved { number: r.u64()? },
@@ -218,6 +274,22 @@ fn read_event(r: &mut ByteReader<'_>) -> Result<JournalEvent, MalformedBytes> {
             JournalEvent::Held(HoldTaken { budgeted: Some(Box::new(read_budgeted(r)?)), ..held })
         }
         15 => JournalEvent::Refunded(Box::new(read_refund(r)?)),
+        16 => {
+            let held = read_held(r)?;
+            let funding = Some(Box::new(read_funding(r)?));
+            let budgeted = r.option(|r| read_budgeted(r).map(Box::new))?;
+            JournalEvent::Held(HoldTaken { budgeted, funding, ..held })
+        }
+        18 => JournalEvent::LotMade(Box::new(read_lot(r)?)),
+        19 => JournalEvent::LotEnded { lot: read_lot_id(r)? },
+        20 => JournalEvent::DebtPaid {
+            org: r.id("org id")?,
+            amount: NanoDollars::new(r.i64()?),
+            reference: r.str()?.into(),
+        },
+        21 => JournalEvent::FreeTierSet { number: r.u64()?, tier: Box::new(read_free_tier(r)?) },
+        22 => JournalEvent::FreeTierRemoved { number: r.u64()? },
+        23 => JournalEvent::LowBalanceSet { project: r.id("project id")?, policy: read_low_balance(r)? },
         _ => return Err(r.malformed("event")),
     })
 }
@@ -245,9 +317,9 @@ pub(crate) fn read_budget(r: &mut ByteReader<'_>) -> Result<Option<ProjectBudget
     })
 }
 
-/// Writes all of a hold except what it reserves of budget rules.
+/// Writes all of a hold except what it draws from and what it reserves of budget rules.
 pub(crate) fn write_held(w: &mut ByteWriter, held: &HoldTaken) {
-    let HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted: _ } = held;
+    let HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted: _, funding: _ } = held;
     w.u128(hold.bits());
     w.str(org.as_str());
     w.str(project.as_str());
@@ -271,6 +343,7 @@ pub(crate) fn read_held(r: &mut ByteReader<'_>) -> Result<HoldTaken, MalformedBy
         expires: UnixNanos::new(r.u64()?),
         claim: r.option(|r| Ok((Arc::from(r.str()?), r.hash()?)))?,
         budgeted: None,
+        funding: None,
     })
 }
 
@@ -392,6 +465,15 @@ fn write_account(w: &mut ByteWriter, account: &Account) {
         Account::Revenue => w.u8(2),
         Account::Loss => w.u8(3),
         Account::Refunded => w.u8(6),
+        Account::Expired => w.u8(7),
+        Account::Lot(lot) => {
+            w.u8(8);
+            w.u64(lot.get());
+        }
+        Account::Receivable(org) => {
+            w.u8(9);
+            w.str(org.as_str());
+        }
         Account::Available(org) => {
             w.u8(4);
             w.str(org.as_str());
@@ -412,6 +494,9 @@ fn read_account(r: &mut ByteReader<'_>) -> Result<Account, MalformedBytes> {
         4 => Account::Available(r.id("org id")?),
         5 => Account::Held(r.id("project id")?),
         6 => Account::Refunded,
+        7 => Account::Expired,
+        8 => Account::Lot(read_lot_id(r)?),
+        9 => Account::Receivable(r.id("org id")?),
         _ => return Err(r.malformed("account")),
     })
 }

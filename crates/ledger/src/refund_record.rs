@@ -3,17 +3,32 @@
 use headrace_domain::{HoldId, NanoDollars};
 
 use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
-use crate::refund::ChargeRefunded;
+use crate::lot_record::read_lot_id;
+use crate::refund::{ChargeRefunded, RefundPart, RefundTarget};
 use crate::refund_state::{RefundState, RefundedCharge};
 
 pub(crate) fn write_refund(w: &mut ByteWriter, refund: &ChargeRefunded) {
-    let ChargeRefunded { hold, org, project, charged, amount, reference } = refund;
+    let ChargeRefunded { hold, org, project, charged, amount, reference, parts } = refund;
     w.u128(hold.bits());
     w.str(org.as_str());
     w.str(project.as_str());
     w.i64(charged.get());
     w.i64(amount.get());
     w.str(reference);
+    w.len_of(parts.len());
+    for RefundPart { to, amount } in parts {
+        let (tag, lot) = match to {
+            RefundTarget::Balance => (0, None),
+            RefundTarget::Lot(lot) => (1, Some(lot)),
+            RefundTarget::Contract(lot) => (2, Some(lot)),
+            RefundTarget::NewLot(lot) => (3, Some(lot)),
+        };
+        w.u8(tag);
+        if let Some(lot) = lot {
+            w.u64(lot.get());
+        }
+        w.i64(amount.get());
+    }
 }
 
 pub(crate) fn read_refund(r: &mut ByteReader<'_>) -> Result<ChargeRefunded, MalformedBytes> {
@@ -24,7 +39,22 @@ pub(crate) fn read_refund(r: &mut ByteReader<'_>) -> Result<ChargeRefunded, Malf
         charged: NanoDollars::new(r.i64()?),
         amount: NanoDollars::new(r.i64()?),
         reference: r.str()?.into(),
+        parts: {
+            let count = r.len_of()?;
+            (0..count).map(|_| read_part(r)).collect::<Result<_, _>>()?
+        },
     })
+}
+
+fn read_part(r: &mut ByteReader<'_>) -> Result<RefundPart, MalformedBytes> {
+    let to = match r.u8()? {
+        0 => RefundTarget::Balance,
+        1 => RefundTarget::Lot(read_lot_id(r)?),
+        2 => RefundTarget::Contract(read_lot_id(r)?),
+        3 => RefundTarget::NewLot(read_lot_id(r)?),
+        _ => return Err(r.malformed("target of a refund")),
+    };
+    Ok(RefundPart { to, amount: NanoDollars::new(r.i64()?) })
 }
 
 /// Encodes all refunds, in one canonical order.
@@ -43,6 +73,7 @@ pub(crate) fn write_refunds(w: &mut ByteWriter, refunds: &RefundState) {
                     charged: *charged,
                     amount: entry.amount,
                     reference: reference.clone(),
+                    parts: Vec::new(),
                 },
             );
         }

@@ -48,7 +48,7 @@ impl RefundState {
 
     /// Returns the rule that a refund would break.
     pub(crate) fn check(&self, refund: &ChargeRefunded) -> Result<(), &'static str> {
-        let ChargeRefunded { hold, org, project, charged, amount, reference } = refund;
+        let ChargeRefunded { hold, org, project, charged, amount, reference, .. } = refund;
         if *amount <= NanoDollars::ZERO {
             return Err("a refund of nothing");
         }
@@ -66,7 +66,7 @@ impl RefundState {
 
     /// Records a refund. `check` has accepted it.
     pub(crate) fn note(&mut self, refund: &ChargeRefunded) {
-        let ChargeRefunded { hold, org, project, charged, amount, reference } = refund;
+        let ChargeRefunded { hold, org, project, charged, amount, reference, .. } = refund;
         let entry = RefundMade { hold: *hold, amount: *amount };
         self.references.entry(org.clone()).or_default().insert(Arc::clone(reference), entry);
         let charge = self.charges.entry(*hold).or_insert_with(|| RefundedCharge {

@@ -9,6 +9,8 @@ use headrace_domain::{BudgetName, Code, HoldId, NanoDollars, OrgId, ProjectId, U
 
 use crate::budget_rule::{BudgetMeasure, BudgetScope, BudgetWindow};
 use crate::command::{ReleaseReason, StoredAnswer};
+use crate::free_tier::FreeLeft;
+use crate::lot::LotId;
 
 /// The reason why a command was refused. A refused command changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +23,12 @@ pub enum LedgerRefusal {
         held: NanoDollars,
         /// The amount that this call must hold.
         needed: NanoDollars,
+        /// The amount that the balance, lots, contracts and free tiers cover of this call now.
+        covered: NanoDollars,
+        /// What is left of a free tier that covers the call, but not all of it. `None` without one.
+        free: Option<Box<FreeLeft>>,
+        /// Whether the project's calls may be cut to what the money covers.
+        may_cap: bool,
     },
     /// The balance would cover the hold if the organisation's own calls in flight did not hold money. A retry can
     /// succeed.
@@ -31,6 +39,12 @@ pub enum LedgerRefusal {
         held: NanoDollars,
         /// The amount that this call must hold.
         needed: NanoDollars,
+        /// The amount that the balance, lots, contracts and free tiers cover of this call now.
+        covered: NanoDollars,
+        /// What is left of a free tier that covers the call, but not all of it. `None` without one.
+        free: Option<Box<FreeLeft>>,
+        /// Whether the project's calls may be cut to what the money covers.
+        may_cap: bool,
     },
     /// The project's budget does not cover the hold.
     BudgetExceeded {
@@ -69,6 +83,16 @@ pub enum LedgerRefusal {
         format: u32,
         /// The newest format that all live gateways read.
         known: u32,
+    },
+    /// No lot has this id, or it has ended.
+    UnknownLot {
+        /// The requested id.
+        lot: LotId,
+    },
+    /// No free tier has this name.
+    UnknownFreeTier {
+        /// The requested name.
+        name: BudgetName,
     },
     /// A refund exceeds what is left of its charge.
     RefundExceedsCharge {
@@ -273,6 +297,8 @@ impl LedgerRefusal {
             Self::PlacesTaken { .. } => Code::Concurrency,
             Self::UnknownBudgetRule { .. } => Code::UnknownBudgetRule,
             Self::OlderGateway { .. } => Code::OlderGateway,
+            Self::UnknownLot { .. } => Code::UnknownLot,
+            Self::UnknownFreeTier { .. } => Code::UnknownFreeTier,
             Self::RefundExceedsCharge { .. } => Code::RefundExceedsCharge,
             Self::RefundReferenceUsed { .. } => Code::RefundReferenceUsed,
             Self::UnknownProject { .. } => Code::UnknownProject,
@@ -298,13 +324,13 @@ impl LedgerRefusal {
 impl fmt::Display for LedgerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::OutOfMoney { balance, held, needed } => {
+            Self::OutOfMoney { balance, held, needed, .. } => {
                 write!(
                     f,
                     "this call can cost up to {needed}, and the balance is {balance} ({held} of it held by calls in flight): add credit"
                 )
             }
-            Self::HeldInFlight { balance, held, needed } => {
+            Self::HeldInFlight { balance, held, needed, .. } => {
                 write!(
                     f,
                     "this call can cost up to {needed}, and your own calls in flight hold {held} of the balance of {balance}: try again when they have ended"
@@ -338,6 +364,12 @@ impl fmt::Display for LedgerRefusal {
                 f,
                 "this needs journal format {format}, and a live gateway reads formats up to {known}: update all gateways (`headrace status` lists them), then try again"
             ),
+            Self::UnknownLot { lot } => {
+                write!(f, "no lot {lot}: `headrace lots list` shows those that have not ended")
+            }
+            Self::UnknownFreeTier { name } => {
+                write!(f, "no free tier {name}: `headrace free-tiers list` shows all")
+            }
             Self::RefundExceedsCharge { hold, charged, refunded, asked } => write!(
                 f,
                 "{hold} was charged {charged}, of which {refunded} are refunded: {asked} cannot be refunded"

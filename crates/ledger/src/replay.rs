@@ -2,7 +2,7 @@
 //! a ledger opens and when it recovers.
 
 use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError, StateSnapshot};
-use crate::record::{BUDGET_FORMAT, REFUND_FORMAT, decode_row};
+use crate::record::{BUDGET_FORMAT, LOT_FORMAT, decode_row};
 use crate::snapshot;
 use crate::state::LedgerState;
 use crate::transaction::Transaction;
@@ -68,7 +68,7 @@ pub(crate) fn replay(journal: &mut (impl StoredRows + ?Sized)) -> Result<Replaye
                     replayed.checksum = newest.row_checksum;
                     replayed.snapshot_sequence = newest.sequence;
                     replayed.newest_format = match newest.format_version {
-                        snapshot::REFUND_FORMAT.. => REFUND_FORMAT,
+                        snapshot::LOT_FORMAT.. => LOT_FORMAT,
                         snapshot::BUDGET_FORMAT => BUDGET_FORMAT,
                         _ => replayed.newest_format,
                     };

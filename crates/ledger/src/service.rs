@@ -26,7 +26,9 @@ use crate::budget_rule::{AlertRaised, BudgetReport};
 use crate::command::{LedgerOperation, Owner, Receipt};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
+use crate::free_tier::FreeTierReport;
 use crate::journal::{Journal, LedgerError};
+use crate::lot::LotReport;
 use crate::refund::RefundMade;
 use crate::replay::replay;
 use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
@@ -285,6 +287,16 @@ impl Ledger {
     /// Returns the newest alerts with the times at which they were raised, oldest first, at most 1,000.
     pub fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
         self.lock().core.alerts()
+    }
+
+    /// Returns the lots that have not ended at `now`, of an organisation or of all, in the order in which they were made.
+    pub fn lots(&self, org: Option<&OrgId>, now: UnixNanos) -> Vec<LotReport> {
+        self.lock().core.lots(org, now)
+    }
+
+    /// Returns all free tiers with the counters of their current windows at `now`, by name.
+    pub fn free_tiers(&self, now: UnixNanos) -> Vec<FreeTierReport> {
+        self.lock().core.free_tiers(now)
     }
 
     /// Returns the refund of an organisation with this reference.

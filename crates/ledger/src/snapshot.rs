@@ -1,5 +1,5 @@
 //! Encodes a state as the payload of a snapshot, in one canonical order: equal states give equal bytes. Format 2 adds budget
-//! rules, and format 3 refunds. Each is used only if there were any. Does not know where snapshots are kept.
+//! rules, and format 3 refunds, lots and free tiers. Each is used only if there were any. Does not know where snapshots are kept.
 
 use std::sync::Arc;
 
@@ -9,7 +9,10 @@ use crate::budget_record::{read_budgeted, write_budgeted};
 use crate::budget_snapshot::{read_budgets, write_budgets};
 use crate::calendar::MonthNumber;
 use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
+use crate::command::LowBalance;
 use crate::journal::{JournalError, SNAPSHOT_FORMAT_VERSION, StateSnapshot};
+use crate::lot_record::{read_funding, read_low_balance, write_funding, write_low_balance};
+use crate::lot_snapshot::{read_free_tiers, read_lots, write_free_tiers, write_lots};
 use crate::record::{
     read_answer, read_budget, read_held, read_reason, write_answer, write_budget, write_held, write_reason,
 };
@@ -23,16 +26,21 @@ use crate::state::{
 const FIRST_FORMAT: u32 = 1;
 /// The format of a state with budget rules.
 pub(crate) const BUDGET_FORMAT: u32 = 2;
-/// The format of a state with refunds. It always has budget rules, possibly none.
-pub(crate) const REFUND_FORMAT: u32 = 3;
+/// The format of a state with refunds, lots or free tiers. It always has all of them and budget rules, possibly none.
+pub(crate) const LOT_FORMAT: u32 = 3;
 
 /// Returns the payload of a snapshot and its format.
 pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
-    let has_refunds = !state.refunds.is_unused();
+    let has_funding = state.open.values().any(|held| held.funding.is_some());
+    let has_lots = !state.refunds.is_unused()
+        || !state.lots.is_unused()
+        || !state.free_tiers.is_unused()
+        || state.projects.values().any(|project| project.low_balance != LowBalance::default())
+        || has_funding;
     let has_budgets =
-        has_refunds || !state.budgets.is_unused() || state.open.values().any(|held| held.budgeted.is_some());
-    let format = match (has_refunds, has_budgets) {
-        (true, _) => REFUND_FORMAT,
+        has_lots || !state.budgets.is_unused() || state.open.values().any(|held| held.budgeted.is_some());
+    let format = match (has_lots, has_budgets) {
+        (true, _) => LOT_FORMAT,
         (false, true) => BUDGET_FORMAT,
         (false, false) => FIRST_FORMAT,
     };
@@ -40,10 +48,10 @@ pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
     w.u64(state.time.get());
     let StateCounts { transactions, holds, settled, released } = state.counts;
     [transactions, holds, settled, released].into_iter().for_each(|n| w.u64(n));
-    let PlatformAccounts { paid_in, promotional, revenue, loss, refunded } = state.platform;
+    let PlatformAccounts { paid_in, promotional, revenue, loss, refunded, expired } = state.platform;
     [paid_in, promotional, revenue, loss].into_iter().for_each(|n| w.i64(n));
-    if has_refunds {
-        w.i64(refunded);
+    if has_lots {
+        [refunded, expired].into_iter().for_each(|n| w.i64(n));
     }
 
     let mut orgs: Vec<_> = state.orgs.iter().collect();
@@ -52,6 +60,9 @@ pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
     for (id, org) in orgs {
         w.str(id.as_str());
         w.i64(org.available);
+        if has_lots {
+            w.i64(org.receivable);
+        }
     }
 
     let mut projects: Vec<_> = state.projects.iter().collect();
@@ -65,6 +76,9 @@ pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
         w.u64(u64::from(project.month.0));
         w.i64(project.spent_in_month);
         write_budget(&mut w, project.budget);
+        if has_lots {
+            write_low_balance(&mut w, project.low_balance);
+        }
     }
 
     let open = state.open_holds();
@@ -75,6 +89,12 @@ pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
             w.bool(held.budgeted.is_some());
             if let Some(budgeted) = &held.budgeted {
                 write_budgeted(&mut w, budgeted);
+            }
+        }
+        if has_lots {
+            w.bool(held.funding.is_some());
+            if let Some(funding) = &held.funding {
+                write_funding(&mut w, funding);
             }
         }
     }
@@ -97,8 +117,10 @@ pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
     if has_budgets {
         write_budgets(&mut w, &state.budgets, state.time);
     }
-    if has_refunds {
+    if has_lots {
         write_refunds(&mut w, &state.refunds);
+        write_lots(&mut w, &state.lots);
+        write_free_tiers(&mut w, &state.free_tiers, state.time);
     }
     (format, w.into_bytes())
 }
@@ -131,7 +153,7 @@ pub(crate) fn decode(snapshot: &StateSnapshot) -> Result<LedgerState, JournalErr
             known: SNAPSHOT_FORMAT_VERSION,
         });
     }
-    if !(FIRST_FORMAT..=REFUND_FORMAT).contains(&snapshot.format_version) {
+    if !(FIRST_FORMAT..=LOT_FORMAT).contains(&snapshot.format_version) {
         return Err(corrupt("its snapshot has a format that never was".into()));
     }
     if snapshot.computed_checksum() != snapshot.checksum {
@@ -142,7 +164,7 @@ pub(crate) fn decode(snapshot: &StateSnapshot) -> Result<LedgerState, JournalErr
 }
 
 fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedBytes> {
-    let (has_budgets, has_refunds) = (format >= BUDGET_FORMAT, format >= REFUND_FORMAT);
+    let (has_budgets, has_lots) = (format >= BUDGET_FORMAT, format >= LOT_FORMAT);
     let r = &mut ByteReader::new(payload);
     let mut state = LedgerState { time: UnixNanos::new(r.u64()?), ..LedgerState::default() };
     state.counts =
@@ -152,7 +174,8 @@ fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedByt
         promotional: r.i64()?,
         revenue: r.i64()?,
         loss: r.i64()?,
-        refunded: if has_refunds { r.i64()? } else { 0 },
+        refunded: if has_lots { r.i64()? } else { 0 },
+        expired: if has_lots { r.i64()? } else { 0 },
     };
 
     for _ in 0..r.len_of()? {
@@ -163,11 +186,17 @@ fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedByt
         if state.orgs.contains(&id) {
             return Err(r.malformed("an organisation that is there twice"));
         }
-        state.orgs.place_or_insert(&id, || OrgAccount { available, held: 0 });
+        let receivable = if has_lots { r.i64()? } else { 0 };
+        state.receivable_total =
+            state.receivable_total.checked_add(receivable).ok_or_else(|| r.malformed("a receivable"))?;
+        state.orgs.place_or_insert(&id, || OrgAccount { available, receivable, ..OrgAccount::default() });
     }
     for _ in 0..r.len_of()? {
         let id: ProjectId = r.id("project id")?;
-        let project = decode_project(r, &state)?;
+        let mut project = decode_project(r, &state)?;
+        if has_lots {
+            project.low_balance = read_low_balance(r)?;
+        }
         let overflow = r.malformed("held balance");
         let org = state.orgs.at_mut(project.org_place).ok_or_else(|| r.malformed("a project's org"))?;
         org.held = org.held.checked_add(project.held).ok_or_else(|| overflow.clone())?;
@@ -181,6 +210,9 @@ fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedByt
         let mut held = read_held(r)?;
         if has_budgets {
             held.budgeted = r.option(|r| read_budgeted(r).map(Box::new))?;
+        }
+        if has_lots {
+            held.funding = r.option(|r| read_funding(r).map(Box::new))?;
         }
         let parties = state.parties_of(&held.project);
         let is_orgs = state.projects.get(&held.project).is_some_and(|project| project.org == held.org);
@@ -210,8 +242,10 @@ fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedByt
     if has_budgets {
         read_budgets(r, &mut state.budgets)?;
     }
-    if has_refunds {
+    if has_lots {
         read_refunds(r, &mut state.refunds)?;
+        read_lots(r, &mut state.lots)?;
+        read_free_tiers(r, &mut state.free_tiers)?;
     }
     r.end()?;
     Ok(state)

@@ -3,7 +3,7 @@
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::calendar::MonthNumber;
-use crate::command::{BudgetPeriod, ProjectBudget};
+use crate::command::{BudgetPeriod, LowBalance, ProjectBudget};
 use crate::refusal::HoldResolution;
 use crate::state::{LedgerState, OrgAccount};
 use crate::transaction::HoldTaken;
@@ -12,12 +12,22 @@ use crate::transaction::HoldTaken;
 /// decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpendableBalance {
-    /// The organisation's money, including held money.
+    /// The organisation's money, including held money and what its live lots have left.
     pub balance: NanoDollars,
     /// The amount held by its calls in flight.
     pub held: NanoDollars,
-    /// The amount that it can still hold.
+    /// The amount that it can still hold, from its balance and its live lots.
     pub available: NanoDollars,
+    /// The part of it that is in lots. Some of them may be for some models only.
+    pub in_lots: NanoDollars,
+    /// The amount that it can still hold under contracts.
+    pub credit: NanoDollars,
+    /// The amount that it owes under contracts, with what its calls in flight hold.
+    pub owed: NanoDollars,
+    /// Whether a free tier may cover its calls.
+    pub may_be_free: bool,
+    /// What happens to the project's calls that the money does not cover.
+    pub low_balance: LowBalance,
     /// The amount spent by the project since it was opened, regardless of its budget's period.
     pub spent: NanoDollars,
     /// The remaining budget of the project. `None` without a budget.
@@ -48,7 +58,7 @@ pub enum HoldView {
     Resolved(HoldResolution),
 }
 
-/// Totals over the whole ledger. The seven amounts sum to zero.
+/// Totals over the whole ledger. The ten amounts sum to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LedgerTotals {
     /// Money paid in by customers, as zero or a negative amount.
@@ -61,9 +71,15 @@ pub struct LedgerTotals {
     pub loss: NanoDollars,
     /// Charges that were given back, as zero or a negative amount.
     pub refunded: NanoDollars,
-    /// Customers' money that is not held.
+    /// What was left of lots when they ended, as zero or a positive amount.
+    pub expired: NanoDollars,
+    /// What organisations owe under contracts, as zero or a negative amount.
+    pub receivable: NanoDollars,
+    /// Customers' money in lots.
+    pub in_lots: NanoDollars,
+    /// Customers' money that is not held and not in lots.
     pub available: NanoDollars,
-    /// Customers' money held by calls in flight.
+    /// Money held by calls in flight.
     pub held: NanoDollars,
     /// The number of organisations.
     pub orgs: u64,
@@ -85,11 +101,15 @@ impl LedgerState {
     pub(crate) fn standing(
         &self,
         org: &OrgId,
-        project: &ProjectId,
+        project_id: &ProjectId,
         now: UnixNanos,
     ) -> Option<SpendableBalance> {
-        let project = self.projects.get(project).filter(|p| p.org == *org)?;
-        let OrgAccount { available, held } = *self.orgs.at(project.org_place)?;
+        let project = self.projects.get(project_id).filter(|p| p.org == *org)?;
+        let OrgAccount { available, held, held_free, held_credit, receivable } =
+            *self.orgs.at(project.org_place)?;
+        let held = held.saturating_sub(held_free).saturating_sub(held_credit);
+        let (in_lots, credit) = self.lots.usable(org, now);
+        let available = available.saturating_add(in_lots.get());
         let budget = project.budget.map(|budget| BudgetStanding {
             budget,
             spent: NanoDollars::new(project.spent_in(budget.period, now)),
@@ -103,6 +123,11 @@ impl LedgerState {
             balance: NanoDollars::new(available.saturating_add(held)),
             held: NanoDollars::new(held),
             available: NanoDollars::new(available),
+            in_lots,
+            credit,
+            owed: NanoDollars::new(receivable.saturating_neg()),
+            low_balance: project.low_balance,
+            may_be_free: self.free_tiers.may_cover(org, project_id),
             spent: NanoDollars::new(project.spent),
             budget_left: budget.map(left).map(NanoDollars::new),
             budget,
@@ -127,6 +152,9 @@ impl LedgerState {
             revenue: NanoDollars::new(self.platform.revenue),
             loss: NanoDollars::new(self.platform.loss),
             refunded: NanoDollars::new(self.platform.refunded),
+            expired: NanoDollars::new(self.platform.expired),
+            receivable: NanoDollars::new(self.receivable_total),
+            in_lots: NanoDollars::new(self.lots.total),
             available: NanoDollars::new(self.available_total),
             held: NanoDollars::new(self.held_total),
             orgs: count(self.orgs.len()),

@@ -9,14 +9,17 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::budget_rule::{BudgetReservation, BudgetedHold};
 use crate::calendar::MonthNumber;
-use crate::command::{BudgetPeriod, Owner, ProjectBudget, SettleOutcome, StoredAnswer};
+use crate::command::{BudgetPeriod, LowBalance, Owner, ProjectBudget, SettleOutcome, StoredAnswer};
 use crate::counters::{BudgetState, HoldUse};
+use crate::free_tier_state::FreeTierState;
+use crate::lot::HoldFunding;
+use crate::lot_state::LotState;
 use crate::refund::ChargeRefunded;
 use crate::refund_state::RefundState;
 use crate::refusal::HoldResolution;
 use crate::resolved::ResolvedHolds;
 use crate::table::{Map, RowIndex, RowTable};
-use crate::transaction::{Account, Entries, HoldSettled, JournalEvent, MoneyEntry, Transaction};
+use crate::transaction::{HoldSettled, JournalEvent, Transaction};
 
 /// The maximum length of an answer body that is kept for an idempotency key, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -68,6 +71,10 @@ pub(crate) struct LedgerState {
     pub(crate) answers_bytes: usize,
     pub(crate) budgets: BudgetState,
     pub(crate) refunds: RefundState,
+    pub(crate) lots: LotState,
+    pub(crate) free_tiers: FreeTierState,
+    /// The sum of what all organisations owe, as zero or a negative amount.
+    pub(crate) receivable_total: i64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,6 +92,7 @@ pub(crate) struct PlatformAccounts {
     pub(crate) revenue: i64,
     pub(crate) loss: i64,
     pub(crate) refunded: i64,
+    pub(crate) expired: i64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,6 +100,12 @@ pub(crate) struct OrgAccount {
     pub(crate) available: i64,
     /// The amount held by all its projects.
     pub(crate) held: i64,
+    /// The part of it that free tiers pay for.
+    pub(crate) held_free: i64,
+    /// The part of it that is to be owed under contracts.
+    pub(crate) held_credit: i64,
+    /// What it owes under contracts, as zero or a negative amount.
+    pub(crate) receivable: i64,
 }
 
 #[derive(Debug, Clone)]
@@ -105,6 +119,7 @@ pub(crate) struct ProjectAccount {
     pub(crate) month: MonthNumber,
     pub(crate) spent_in_month: i64,
     pub(crate) budget: Option<ProjectBudget>,
+    pub(crate) low_balance: LowBalance,
     pub(crate) keys: HashMap<Arc<str>, IdempotencyEntry>,
 }
 
@@ -118,6 +133,7 @@ pub(crate) struct HeldFunds {
     pub(crate) expires: UnixNanos,
     pub(crate) claim: Option<(Arc<str>, [u8; 32])>,
     pub(crate) budgeted: Option<Box<BudgetedHold>>,
+    pub(crate) funding: Option<Box<HoldFunding>>,
 }
 
 /// The rows of the organisation and the project that a transaction concerns.
@@ -144,7 +160,8 @@ pub(crate) struct FinishedAnswer {
 impl ProjectAccount {
     pub(crate) fn new(org: OrgId, org_place: RowIndex) -> Self {
         let (keys, month) = (HashMap::new(), MonthNumber::default());
-        Self { org, org_place, held: 0, spent: 0, month, spent_in_month: 0, budget: None, keys }
+        let low_balance = LowBalance::default();
+        Self { org, org_place, held: 0, spent: 0, month, spent_in_month: 0, budget: None, low_balance, keys }
     }
 
     /// Returns the amount that counts against a budget of this period at `now`.
@@ -176,12 +193,18 @@ impl LedgerState {
             JournalEvent::Settled(settled) => of_hold(&settled.hold),
             JournalEvent::Granted { org, .. } => PartyRows { org: self.orgs.place(org), project: None },
             JournalEvent::Refunded(refund) => PartyRows { org: self.orgs.place(&refund.org), project: None },
+            JournalEvent::LotMade(lot) => PartyRows { org: self.orgs.place(&lot.org), project: None },
+            JournalEvent::DebtPaid { org, .. } => PartyRows { org: self.orgs.place(org), project: None },
             JournalEvent::ProjectOpened { .. }
             | JournalEvent::BudgetSet { .. }
             | JournalEvent::BudgetRuleSet { .. }
             | JournalEvent::BudgetRuleRemoved { .. }
             | JournalEvent::BudgetRaised { .. }
             | JournalEvent::AlertRaised(_)
+            | JournalEvent::LotEnded { .. }
+            | JournalEvent::LowBalanceSet { .. }
+            | JournalEvent::FreeTierSet { .. }
+            | JournalEvent::FreeTierRemoved { .. }
             | JournalEvent::ClockSet { .. } => PartyRows::default(),
         }
     }
@@ -193,84 +216,15 @@ impl LedgerState {
         PartyRows { org, project }
     }
 
-    /// Returns the entries that an event makes in this state.
-    fn entries_for(&self, event: &JournalEvent, parties: PartyRows) -> Result<Entries, RuleBreach> {
-        let mut entries = Entries::new();
-        let mut move_money = |account: Account, amount: i64| {
-            if amount != 0 {
-                entries.push(MoneyEntry { account, amount: NanoDollars::new(amount) });
-            }
-        };
-        let minus = |n: i64| n.checked_neg().ok_or(RuleBreach::Overflow);
-        match event {
-            JournalEvent::ProjectOpened { .. }
-            | JournalEvent::BudgetSet { .. }
-            | JournalEvent::BudgetRuleSet { .. }
-            | JournalEvent::BudgetRuleRemoved { .. }
-            | JournalEvent::BudgetRaised { .. }
-            | JournalEvent::AlertRaised(_)
-            | JournalEvent::ClockSet { .. } => {}
-            JournalEvent::Granted { org, kind, amount, .. } => {
-                let source = match kind {
-                    crate::GrantKind::Paid => Account::PaidIn,
-                    crate::GrantKind::Promotional => Account::Promotional,
-                };
-                move_money(source, minus(amount.get())?);
-                move_money(Account::Available(org.clone()), amount.get());
-            }
-            JournalEvent::Held(held) => {
-                let amount = held.amount.get();
-                move_money(Account::Available(held.org.clone()), minus(amount)?);
-                move_money(Account::Held(held.project.clone()), amount);
-            }
-            JournalEvent::Extended { amount, .. } => {
-                let (org, project) =
-                    self.names(parties).ok_or(RuleBreach::Rule("a hold is extended that is not open"))?;
-                move_money(Account::Available(org), minus(amount.get())?);
-                move_money(Account::Held(project), amount.get());
-            }
-            JournalEvent::Settled(HoldSettled { hold, charged, loss, .. }) => {
-                let ((org, project), amount) = self.resolved_amount(hold, parties)?;
-                let (charged, loss) = (charged.get(), loss.get());
-                let returned = amount.checked_sub(charged).ok_or(RuleBreach::Overflow)?;
-                move_money(Account::Held(project), minus(amount)?);
-                move_money(Account::Available(org), returned);
-                move_money(Account::Revenue, charged.checked_add(loss).ok_or(RuleBreach::Overflow)?);
-                move_money(Account::Loss, minus(loss)?);
-            }
-            JournalEvent::Released { hold, .. } => {
-                let ((org, project), amount) = self.resolved_amount(hold, parties)?;
-                move_money(Account::Held(project), minus(amount)?);
-                move_money(Account::Available(org), amount);
-            }
-            JournalEvent::Refunded(refund) => {
-                move_money(Account::Refunded, minus(refund.amount.get())?);
-                move_money(Account::Available(refund.org.clone()), refund.amount.get());
-            }
-        }
-        Ok(entries)
-    }
-
     pub(crate) fn names(&self, parties: PartyRows) -> Option<(OrgId, ProjectId)> {
         Some((self.orgs.name(parties.org?)?.clone(), self.projects.name(parties.project?)?.clone()))
-    }
-
-    /// Returns the organisation, the project and the amount of an open hold.
-    fn resolved_amount(
-        &self,
-        hold: &HoldId,
-        parties: PartyRows,
-    ) -> Result<((OrgId, ProjectId), i64), RuleBreach> {
-        let open = self.open.get(hold).ok_or(RuleBreach::Rule("a hold is resolved that is not open"))?;
-        let names = self.names(parties).ok_or(RuleBreach::Rule("a hold is resolved that is not open"))?;
-        Ok((names, open.amount.get()))
     }
 
     /// Makes the transaction of an event at `time` and applies it. If it would break a rule, changes nothing and
     /// returns the rule.
     pub(crate) fn enact(&mut self, event: JournalEvent, time: UnixNanos) -> Result<Transaction, RuleBreach> {
         let parties = self.parties(&event);
-        let entries = self.entries_for(&event, parties)?;
+        let entries = self.entries_for(&event, parties, time)?;
         let transaction = Transaction { time, event, entries };
         self.apply(&transaction, parties)?;
         Ok(transaction)
@@ -279,7 +233,7 @@ impl LedgerState {
     /// Applies a transaction read from a journal. Its entries must be those that its event makes.
     pub(crate) fn replay(&mut self, transaction: &Transaction) -> Result<(), RuleBreach> {
         let parties = self.parties(&transaction.event);
-        if self.entries_for(&transaction.event, parties)? != transaction.entries {
+        if self.entries_for(&transaction.event, parties, transaction.time)? != transaction.entries {
             return Err(RuleBreach::Rule("a transaction's entries are not those of its event"));
         }
         self.apply(transaction, parties)
@@ -334,13 +288,22 @@ impl LedgerState {
                 let taken = held.claim.as_ref().and_then(|(key, _)| project.keys.get(key));
                 let free = taken.is_none_or(|key| key.finished.as_ref().is_some_and(|f| f.until <= now));
                 rule(free, "an idempotency key is claimed twice")?;
-                self.check_reservations(held.budgeted.as_ref().map(|held| held.reservations.as_slice()), now)
+                self.check_reservations(
+                    held.budgeted.as_ref().map(|held| held.reservations.as_slice()),
+                    now,
+                )?;
+                self.check_funding(held.funding.as_deref(), held.amount, &held.org, now)
+                    .map_err(RuleBreach::Rule)
             }
-            JournalEvent::Extended { hold, amount, reservations } => {
+            JournalEvent::Extended { hold, amount, reservations, funding } => {
                 rule(*amount > NanoDollars::ZERO, "a hold is extended by nothing")?;
                 self.check_reservations(Some(reservations), now)?;
                 let held =
                     self.open.get(hold).ok_or(RuleBreach::Rule("a hold is extended that is not open"))?;
+                if let Some(funding) = funding {
+                    let org = self.orgs.name(held.org).ok_or(RuleBreach::Rule("an unknown organisation"))?;
+                    self.check_funding(Some(funding), *amount, org, now).map_err(RuleBreach::Rule)?;
+                }
                 held.amount.checked_add(*amount).map(|_| ()).map_err(|_| RuleBreach::Overflow)
             }
             JournalEvent::Settled(settled) => self.check_settled(settled, now),
@@ -360,11 +323,17 @@ impl LedgerState {
                 rule(self.budgets.by_number(*number).is_some(), "an unknown budget rule")
             }
             JournalEvent::AlertRaised(alert) => self.budgets.check_alert(alert).map_err(RuleBreach::Rule),
-            JournalEvent::Refunded(refund) => self.check_refund(refund),
+            JournalEvent::Refunded(refund) => self.check_refund(refund, now),
+            JournalEvent::LotMade(_)
+            | JournalEvent::LotEnded { .. }
+            | JournalEvent::DebtPaid { .. }
+            | JournalEvent::LowBalanceSet { .. }
+            | JournalEvent::FreeTierSet { .. }
+            | JournalEvent::FreeTierRemoved { .. } => self.check_lot_event(event).map_err(RuleBreach::Rule),
         }
     }
 
-    fn check_refund(&self, refund: &ChargeRefunded) -> Result<(), RuleBreach> {
+    fn check_refund(&self, refund: &ChargeRefunded, now: UnixNanos) -> Result<(), RuleBreach> {
         let is_orgs = self.projects.get(&refund.project).is_some_and(|project| project.org == refund.org);
         if !is_orgs {
             return Err(RuleBreach::Rule("a refund to an unknown project"));
@@ -375,7 +344,8 @@ impl LedgerState {
         {
             return Err(RuleBreach::Rule("a refund of a charge that was not made"));
         }
-        self.refunds.check(refund).map_err(RuleBreach::Rule)
+        self.refunds.check(refund).map_err(RuleBreach::Rule)?;
+        self.check_refund_parts(refund, now).map_err(RuleBreach::Rule)
     }
 
     fn check_reservations(
@@ -425,10 +395,21 @@ impl LedgerState {
                 if let Some(budgeted) = &held.budgeted {
                     self.budgets.reserve(&budgeted.reservations, now);
                 }
+                if let Some(funding) = &held.funding {
+                    self.note_drawn(funding, now);
+                }
             }
-            JournalEvent::Extended { hold, amount, reservations } => {
+            JournalEvent::Extended { hold, amount, reservations, funding } => {
                 self.budgets.reserve(reservations, now);
+                if let Some(funding) = funding {
+                    self.note_drawn(funding, now);
+                    let org = self.open.get(hold).map(|held| held.org);
+                    self.hold_elsewhere(org, funding, 1);
+                }
                 if let Some(held) = self.open.get_mut(hold) {
+                    let before = held.funding.as_deref();
+                    let funding = HoldFunding::extended(before, held.amount, funding.as_deref(), *amount);
+                    held.funding = funding.map(Box::new);
                     held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
                     if let Some(budgeted) = &mut held.budgeted {
                         budgeted.reservations.extend_from_slice(reservations);
@@ -443,6 +424,7 @@ impl LedgerState {
                 self.counts.released += 1;
                 if let Some(held) = self.close(*hold, HoldResolution::Released { why: *why }) {
                     self.end_budgeted(&held, HoldUse::default());
+                    self.end_funding(&held, NanoDollars::ZERO, HoldUse::default());
                     self.free_key(&held);
                 }
             }
@@ -451,7 +433,16 @@ impl LedgerState {
             JournalEvent::BudgetRuleRemoved { number } => self.budgets.remove(*number),
             JournalEvent::BudgetRaised { number, raise } => self.budgets.raise(*number, *raise),
             JournalEvent::AlertRaised(alert) => self.budgets.note_alert(alert, now),
-            JournalEvent::Refunded(refund) => self.refunds.note(refund),
+            JournalEvent::Refunded(refund) => {
+                self.refunds.note(refund);
+                self.note_refund_parts(refund, now);
+            }
+            JournalEvent::LotMade(_)
+            | JournalEvent::LotEnded { .. }
+            | JournalEvent::DebtPaid { .. }
+            | JournalEvent::LowBalanceSet { .. }
+            | JournalEvent::FreeTierSet { .. }
+            | JournalEvent::FreeTierRemoved { .. } => self.note_lot_event(event),
         }
     }
 
@@ -475,5 +466,6 @@ impl LedgerState {
             project.month = project.month.min(month);
         }
         self.budgets.set_back(from, to);
+        self.free_tiers.budgets.set_back(from, to);
     }
 }

@@ -9,8 +9,10 @@ use smallvec::SmallVec;
 
 use crate::budget_rule::{AlertRaised, BudgetRaise, BudgetReservation, BudgetRule, BudgetedHold};
 use crate::command::{
-    ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
+    ChargeLine, GrantKind, LowBalance, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
+use crate::free_tier::FreeTier;
+use crate::lot::{HoldFunding, Lot, LotId};
 use crate::refund::ChargeRefunded;
 
 /// One indivisible change. Its entries sum to zero.
@@ -24,7 +26,7 @@ pub struct Transaction {
     pub entries: Entries,
 }
 
-/// The entries of a transaction. No event makes more than four.
+/// The entries of a transaction. An event without lots makes at most four.
 pub type Entries = SmallVec<[MoneyEntry; 4]>;
 
 /// One movement of money. A positive amount adds to the account.
@@ -37,7 +39,8 @@ pub struct MoneyEntry {
 }
 
 /// An account. `PaidIn` and `Promotional` are negative by the amounts that customers paid or were given, `Loss` by the
-/// amount written off, and `Refunded` by the charges given back. The sum over all accounts is zero.
+/// amount written off, `Refunded` by the charges given back, and `Receivable` by what an organisation owes. The sum over
+/// all accounts is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Account {
     /// The outside world, from which payments come.
@@ -50,10 +53,16 @@ pub enum Account {
     Loss,
     /// Charges that were given back.
     Refunded,
+    /// What was left of lots when they ended, and what came back to them later.
+    Expired,
     /// An organisation's money that is not held. Never negative.
     Available(OrgId),
     /// The amount held by a project's calls in flight. Never negative.
     Held(ProjectId),
+    /// The money in a paid or promotional lot. Never negative.
+    Lot(LotId),
+    /// What an organisation owes under its contracts, as zero or a negative amount, with what its calls in flight hold.
+    Receivable(OrgId),
 }
 
 impl fmt::Display for Account {
@@ -64,8 +73,11 @@ impl fmt::Display for Account {
             Self::Revenue => f.write_str("revenue"),
             Self::Loss => f.write_str("loss"),
             Self::Refunded => f.write_str("refunded"),
+            Self::Expired => f.write_str("expired"),
             Self::Available(org) => write!(f, "org/{org}/available"),
             Self::Held(project) => write!(f, "project/{project}/held"),
+            Self::Lot(lot) => lot.fmt(f),
+            Self::Receivable(org) => write!(f, "org/{org}/receivable"),
         }
     }
 }
@@ -117,6 +129,8 @@ pub enum JournalEvent {
         amount: NanoDollars,
         /// What is reserved of budget rules besides what the hold reserved before.
         reservations: Vec<BudgetReservation>,
+        /// What it draws from. `None` for the balance alone.
+        funding: Option<Box<HoldFunding>>,
     },
     /// Ledger time was set back to the time of this transaction.
     ClockSet {
@@ -146,6 +160,41 @@ pub enum JournalEvent {
     AlertRaised(Box<AlertRaised>),
     /// A charge was refunded.
     Refunded(Box<ChargeRefunded>),
+    /// A lot was made.
+    LotMade(Box<Lot>),
+    /// A lot ended. What was left of it is expired money.
+    LotEnded {
+        /// The lot.
+        lot: LotId,
+    },
+    /// An organisation paid what it owed.
+    DebtPaid {
+        /// The organisation.
+        org: OrgId,
+        /// The amount.
+        amount: NanoDollars,
+        /// An operator's note.
+        reference: Arc<str>,
+    },
+    /// The policy of a project for calls that the money does not cover was set.
+    LowBalanceSet {
+        /// The project.
+        project: ProjectId,
+        /// The policy.
+        policy: LowBalance,
+    },
+    /// A free tier was set.
+    FreeTierSet {
+        /// Its number. A free tier that counts something else than before has a new one.
+        number: u64,
+        /// The free tier.
+        tier: Box<FreeTier>,
+    },
+    /// A free tier was removed.
+    FreeTierRemoved {
+        /// Its number.
+        number: u64,
+    },
 }
 
 /// A new hold.
@@ -167,6 +216,8 @@ pub struct HoldTaken {
     pub claim: Option<(Arc<str>, [u8; 32])>,
     /// What it reserves of budget rules, and the calls in flight that it counts among. `None` if nothing.
     pub budgeted: Option<Box<BudgetedHold>>,
+    /// What it draws from. `None` for the balance alone.
+    pub funding: Option<Box<HoldFunding>>,
 }
 
 /// A settlement.

@@ -1,12 +1,13 @@
 //! Checks every invariant of the ledger from the raw journal. It adds up the entries of the rows independently, and
 //! replays the rows by the ledger's own rules. Both must agree. Changes nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
 use crate::journal::{GENESIS, JournalError, JournalRow, LoadedJournal, StateSnapshot};
+use crate::lot::{HoldFunding, LotKind};
 use crate::record::decode_row;
 use crate::snapshot;
 use crate::standing::LedgerTotals;
@@ -14,6 +15,7 @@ use crate::state::LedgerState;
 use crate::transaction::{Account, HoldSettled, HoldTaken, JournalEvent, Transaction};
 
 use budgets::BudgetVerifier;
+use lots::{ExpectedEntries, LotVerifier};
 use refunds::RefundVerifier;
 
 /// The maximum number of findings that a report lists. All findings are counted.
@@ -42,6 +44,7 @@ pub struct JournalVerifier {
     resolved: HashSet<HoldId>,
     budgets: BudgetVerifier,
     refunds: RefundVerifier,
+    lots: LotVerifier,
     /// The replayed state. `None` after a rule was broken, because later rows can then not be replayed.
     replayed: Option<LedgerState>,
 }
@@ -103,6 +106,7 @@ impl JournalVerifier {
             resolved: HashSet::new(),
             budgets: BudgetVerifier::default(),
             refunds: RefundVerifier::default(),
+            lots: LotVerifier::default(),
             replayed: Some(LedgerState::default()),
         }
     }
@@ -179,8 +183,15 @@ impl JournalVerifier {
             }
             let may_be_negative = matches!(
                 entry.account,
-                Account::PaidIn | Account::Promotional | Account::Loss | Account::Refunded
+                Account::PaidIn
+                    | Account::Promotional
+                    | Account::Loss
+                    | Account::Refunded
+                    | Account::Receivable(_)
             );
+            if *balance > 0 && matches!(entry.account, Account::Receivable(_)) {
+                self.report.find(sequence, format!("{} is above zero", entry.account));
+            }
             if *balance < 0 && !may_be_negative {
                 let amount = NanoDollars::new(*balance);
                 self.report.find(sequence, format!("{} is below zero: {amount}", entry.account));
@@ -201,7 +212,7 @@ impl JournalVerifier {
             }
         };
         let of = |amount: NanoDollars| i128::from(amount.get());
-        let report = &mut self.report;
+        let (report, lots, time) = (&mut self.report, &mut self.lots, transaction.time);
         match &transaction.event {
             JournalEvent::ProjectOpened { org, project } => {
                 self.orgs.insert(org.clone());
@@ -209,8 +220,31 @@ impl JournalVerifier {
                     report.find(sequence, format!("project {project} is opened twice"));
                 }
             }
+            JournalEvent::ClockSet { .. } => lots.has_merged = true,
+            JournalEvent::LotMade(lot) => {
+                let expected = lots.made(lot, &mut |what| report.find(sequence, what));
+                compare(report, sequence, transaction, &expected);
+                if !self.orgs.contains(&lot.org) {
+                    report.find(sequence, format!("{} is of an unknown org", lot.id));
+                }
+            }
+            JournalEvent::LotEnded { lot } => {
+                // The entries are in the balances already, so what was left is what they moved.
+                let left = self.balances.get(&Account::Lot(*lot)).copied().unwrap_or(0);
+                let left = i128::from(left) - moved(&Account::Lot(*lot));
+                let left = i64::try_from(left).unwrap_or(i64::MAX);
+                let expected = lots.ended(*lot, left, &mut |what| report.find(sequence, what));
+                compare(report, sequence, transaction, &expected);
+            }
+            JournalEvent::DebtPaid { org, amount, .. } => {
+                compare(report, sequence, transaction, &lots.paid(org, *amount));
+            }
+            JournalEvent::FreeTierSet { number, tier } => {
+                lots.tier_set(*number, tier, &mut |what| report.find(sequence, what));
+            }
+            JournalEvent::FreeTierRemoved { number } => lots.tier_removed(*number),
             JournalEvent::BudgetSet { .. }
-            | JournalEvent::ClockSet { .. }
+            | JournalEvent::LowBalanceSet { .. }
             | JournalEvent::BudgetRuleSet { .. }
             | JournalEvent::BudgetRuleRemoved { .. }
             | JournalEvent::BudgetRaised { .. }
@@ -219,8 +253,15 @@ impl JournalVerifier {
                 expect(report, Account::Available(org.clone()), of(*amount))
             }
             JournalEvent::Held(held) => {
-                expect(report, Account::Available(held.org.clone()), -of(held.amount));
-                expect(report, Account::Held(held.project.clone()), of(held.amount));
+                let funding = (held.amount, held.funding.as_deref());
+                let expected = lots.drawn(held, funding, time, &mut |what| report.find(sequence, what));
+                match expected {
+                    Some(expected) => compare(report, sequence, transaction, &expected),
+                    None => {
+                        expect(report, Account::Available(held.org.clone()), -of(held.amount));
+                        expect(report, Account::Held(held.project.clone()), of(held.amount));
+                    }
+                }
                 report.totals.holds += 1;
                 if self.projects.get(&held.project) != Some(&held.org) {
                     report.find(sequence, format!("{} is on a project that its org lacks", held.hold));
@@ -230,15 +271,25 @@ impl JournalVerifier {
                     report.find(sequence, format!("{} is taken twice", held.hold));
                 }
             }
-            JournalEvent::Extended { hold, amount, .. } => match self.open.get_mut(hold) {
+            JournalEvent::Extended { hold, amount, funding, .. } => match self.open.get_mut(hold) {
                 None => report.find(sequence, format!("{hold} is extended and was not open")),
                 Some(held) => {
-                    expect(report, Account::Available(held.org.clone()), -of(*amount));
-                    expect(report, Account::Held(held.project.clone()), of(*amount));
+                    let funding = funding.as_deref();
+                    let find = &mut |what| report.find(sequence, what);
+                    match lots.drawn(held, (*amount, funding), time, find) {
+                        Some(expected) => compare(report, sequence, transaction, &expected),
+                        None => {
+                            expect(report, Account::Available(held.org.clone()), -of(*amount));
+                            expect(report, Account::Held(held.project.clone()), of(*amount));
+                        }
+                    }
+                    let before = held.funding.as_deref();
+                    held.funding = HoldFunding::extended(before, held.amount, funding, *amount).map(Box::new);
                     held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
                 }
             },
-            JournalEvent::Settled(HoldSettled { hold, lines, charged, loss, .. }) => {
+            JournalEvent::Settled(settled) => {
+                let HoldSettled { hold, lines, charged, loss, .. } = settled;
                 report.totals.settled += 1;
                 let used: i128 = lines.iter().map(|line| of(line.amount)).sum();
                 for line in lines {
@@ -251,11 +302,11 @@ impl JournalVerifier {
                 }
                 expect(report, Account::Revenue, of(*charged) + of(*loss));
                 expect(report, Account::Loss, -of(*loss));
-                self.resolve(sequence, *hold, *charged, transaction);
+                self.resolve(sequence, *hold, Some(settled), transaction);
             }
             JournalEvent::Refunded(refund) => {
-                expect(report, Account::Available(refund.org.clone()), of(refund.amount));
-                expect(report, Account::Refunded, -of(refund.amount));
+                let expected = lots.refunded(refund, time, &mut |what| report.find(sequence, what));
+                compare(report, sequence, transaction, &expected);
                 if self.projects.get(&refund.project) != Some(&refund.org) {
                     report.find(sequence, format!("{} is refunded to another org", refund.hold));
                 }
@@ -263,12 +314,19 @@ impl JournalVerifier {
             }
             JournalEvent::Released { hold, .. } => {
                 report.totals.released += 1;
-                self.resolve(sequence, *hold, NanoDollars::ZERO, transaction);
+                self.resolve(sequence, *hold, None, transaction);
             }
         }
     }
 
-    fn resolve(&mut self, sequence: u64, hold: HoldId, charged: NanoDollars, transaction: &Transaction) {
+    fn resolve(
+        &mut self,
+        sequence: u64,
+        hold: HoldId,
+        settled: Option<&HoldSettled>,
+        transaction: &Transaction,
+    ) {
+        let charged = settled.map_or(NanoDollars::ZERO, |settled| settled.charged);
         if !self.resolved.insert(hold) {
             self.report.find(sequence, format!("{hold} is resolved twice"));
         }
@@ -280,6 +338,10 @@ impl JournalVerifier {
             self.report.find(sequence, format!("{hold} held {} and is charged {charged}", held.amount));
         }
         self.refunds.charged(hold, &held.project, charged);
+        if let Some(expected) = self.lots.resolved(&held, settled, transaction.time) {
+            compare(&mut self.report, sequence, transaction, &expected);
+            return;
+        }
         let back = held.amount.get().saturating_sub(charged.get());
         for (account, amount) in [
             (Account::Held(held.project), held.amount.get().saturating_neg()),
@@ -333,7 +395,7 @@ impl JournalVerifier {
     }
 
     fn add_up(&mut self) {
-        let mut sums = [0i64; 7];
+        let mut sums = [0i64; 10];
         for (account, balance) in &self.balances {
             let place = match account {
                 Account::PaidIn => 0,
@@ -343,12 +405,16 @@ impl JournalVerifier {
                 Account::Available(_) => 4,
                 Account::Held(_) => 5,
                 Account::Refunded => 6,
+                Account::Expired => 7,
+                Account::Receivable(_) => 8,
+                Account::Lot(_) => 9,
             };
             if let Some(sum) = sums.get_mut(place) {
                 *sum = sum.saturating_add(*balance);
             }
         }
-        let [paid_in, promotional, revenue, loss, available, held, refunded] = sums.map(NanoDollars::new);
+        let [paid_in, promotional, revenue, loss, available, held, refunded, expired, receivable, in_lots] =
+            sums.map(NanoDollars::new);
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         let LedgerTotals { holds, settled, released, .. } = self.report.totals;
         self.report.totals = LedgerTotals {
@@ -357,6 +423,9 @@ impl JournalVerifier {
             revenue,
             loss,
             refunded,
+            expired,
+            receivable,
+            in_lots,
             available,
             held,
             orgs: count(self.orgs.len()),
@@ -387,6 +456,17 @@ impl JournalVerifier {
         for (id, org) in state.orgs.iter() {
             if balance(Account::Available(id.clone())) != org.available {
                 self.report.find(last, format!("replaying gives org {id} another balance than its entries"));
+            }
+        }
+        for (id, org) in state.orgs.iter() {
+            if balance(Account::Receivable(id.clone())) != org.receivable {
+                self.report.find(last, format!("replaying gives org {id} another debt than its entries"));
+            }
+        }
+        for (id, of) in &state.lots.lots {
+            let is_contract = of.terms().kind == LotKind::Contract;
+            if !is_contract && balance(Account::Lot(*id)) != of.left {
+                self.report.find(last, format!("replaying leaves another amount in {id} than its entries"));
             }
         }
         for (id, project) in state.projects.iter() {
@@ -427,6 +507,9 @@ impl fmt::Display for VerifyReport {
         line("revenue", &t.revenue)?;
         line("loss", &t.loss)?;
         line("refunded", &t.refunded)?;
+        line("expired", &t.expired)?;
+        line("receivable", &t.receivable)?;
+        line("in lots", &t.in_lots)?;
         for InvariantBreach { sequence, what } in &self.findings {
             writeln!(f, "row {sequence}: {what}")?;
         }
@@ -437,7 +520,23 @@ impl fmt::Display for VerifyReport {
     }
 }
 
+/// Compares the entries of a transaction with the expected ones.
+fn compare(report: &mut VerifyReport, sequence: u64, transaction: &Transaction, expected: &ExpectedEntries) {
+    let mut found = ExpectedEntries::new();
+    for entry in &transaction.entries {
+        *found.entry(entry.account.clone()).or_default() += i128::from(entry.amount.get());
+    }
+    for account in found.keys().chain(expected.keys()).collect::<BTreeSet<_>>() {
+        let of = |entries: &ExpectedEntries| entries.get(account).copied().unwrap_or(0);
+        let (found, expected) = (of(&found), of(expected));
+        if found != expected {
+            report.find(sequence, format!("{account} moved by {found} nano-dollars instead of {expected}"));
+        }
+    }
+}
+
 mod budgets;
+mod lots;
 mod refunds;
 #[cfg(test)]
 mod tests;

@@ -49,7 +49,7 @@ fn run(core: &mut LedgerCore, command: LedgerOperation) -> Result<Receipt, Ledge
 fn a_hold_is_taken_and_settled_for_what_was_used() {
     let mut core = with_money(1000);
     let held = run(&mut core, hold(1, 400)).unwrap();
-    assert_eq!(held, Receipt::Held { hold: hold_id(1), amount: nano(400), available: nano(600) });
+    assert_eq!(held, Receipt::Held { hold: hold_id(1), amount: nano(400), available: nano(600), free: None });
     assert_eq!(money(&core), (1000, 400, 600));
     let settled = run(&mut core, settle(1, 150)).unwrap();
     let wanted = Receipt::Settled {
@@ -96,10 +96,17 @@ fn the_two_402s_are_told_apart() {
         let mut core = with_money(balance);
         run(&mut core, hold(1, 60)).unwrap();
         let (balance, held, needed) = (nano(balance), nano(60), nano(needed));
+        let (covered, free, may_cap) = (nano(40), None, false);
         let result = run(&mut core, hold(2, needed.get()));
         match outcome {
-            "out" => assert_eq!(result, Err(LedgerRefusal::OutOfMoney { balance, held, needed })),
-            "in flight" => assert_eq!(result, Err(LedgerRefusal::HeldInFlight { balance, held, needed })),
+            "out" => {
+                let refusal = LedgerRefusal::OutOfMoney { balance, held, needed, covered, free, may_cap };
+                assert_eq!(result, Err(refusal));
+            }
+            "in flight" => {
+                let refusal = LedgerRefusal::HeldInFlight { balance, held, needed, covered, free, may_cap };
+                assert_eq!(result, Err(refusal));
+            }
             _ => assert!(result.is_ok(), "{result:?}"),
         }
     }

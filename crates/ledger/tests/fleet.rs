@@ -110,7 +110,11 @@ impl World {
             thresholds: vec![10, 50, 100],
             ..rule("requests", BudgetScope::Key)
         };
-        let setup = vec![open("o", "p"), grant("o", BALANCE), set_rule(daily), set_rule(hourly)];
+        let mut setup = vec![open("o", "p"), grant("o", BALANCE), set_rule(daily), set_rule(hourly)];
+        // Of half of the seeds: lots, a contract and free tiers.
+        if seed % 2 == 0 {
+            setup.extend(world::lots_and_free_tiers());
+        }
         let mut opened = first.ledger.decide(setup, at(0));
         assert_eq!(first.hand.turn(), TurnOutcome::Written);
         assert!(poll(&mut opened).unwrap().iter().all(CommandResult::is_done));
@@ -377,6 +381,9 @@ impl World {
             let time = self.journal.time();
             let of_survivor = self.gateways[survivor].as_ref().unwrap().ledger.budgets(time);
             assert_eq!(gateway.ledger.budgets(time), of_survivor, "gateway {index}");
+            let survivor = &self.gateways[survivor].as_ref().unwrap().ledger;
+            assert_eq!(gateway.ledger.lots(None, time), survivor.lots(None, time), "gateway {index}");
+            assert_eq!(gateway.ledger.free_tiers(time), survivor.free_tiers(time), "gateway {index}");
         }
     }
 }
@@ -455,6 +462,38 @@ fn fund(gateway: &mut Gateway, amount: i64) {
     let mut funded = gateway.ledger.decide(vec![open("o", "p"), grant("o", amount)], at(0));
     assert_eq!(gateway.hand.turn(), TurnOutcome::Written);
     assert!(poll(&mut funded).unwrap().iter().all(CommandResult::is_done));
+}
+
+#[test]
+fn of_64_calls_over_three_gateways_with_a_free_tier_for_one_exactly_one_is_free() {
+    for seed in 0..200 {
+        println!("seed {seed}");
+        let mut random = Random(seed);
+        let (_, _, mut gateways) = fleet(3);
+        let tier = world::free_tier("daily", BudgetMeasure::Requests, 1);
+        let mut funded = gateways[0].ledger.decide(vec![open("o", "p"), tier], at(0));
+        assert_eq!(gateways[0].hand.turn(), TurnOutcome::Written);
+        assert!(poll(&mut funded).unwrap().iter().all(CommandResult::is_done));
+        let mut asked: Vec<_> = (0..64_u128)
+            .map(|n| gateways[random.index(3)].ledger.decide(vec![call(n + 1, "k", 100)], at(0)))
+            .collect();
+        for _ in 0..6 {
+            gateways[random.index(3)].hand.turn();
+        }
+        for gateway in &mut gateways {
+            gateway.hand.turn();
+        }
+        let verdicts: Vec<_> = asked.iter_mut().map(|pending| poll(pending).unwrap().remove(0)).collect();
+        let done = verdicts.iter().filter(|verdict| verdict.is_done()).count();
+        let is_refusal = |verdict: &&CommandResult| match verdict {
+            CommandResult::Refused(
+                LedgerRefusal::HeldInFlight { free: Some(free), .. }
+                | LedgerRefusal::OutOfMoney { free: Some(free), .. },
+            ) => free.left == 0,
+            _ => false,
+        };
+        assert_eq!((done, verdicts.iter().filter(is_refusal).count()), (1, 63), "seed {seed}");
+    }
 }
 
 #[test]

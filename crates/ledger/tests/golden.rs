@@ -10,13 +10,14 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{BudgetName, HolderTiers, TierName, TokenClass, UnixNanos};
+use headrace_domain::{BudgetName, HolderTiers, ModelName, TierName, TokenClass, UnixNanos};
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
     BudgetMeasure, BudgetOrigin, BudgetPeriod, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow,
-    ChargeLine, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger, LedgerError,
-    LedgerOperation, LedgerOptions, LoadedJournal, MemoryJournal, Owner, PlaceLimits, ReleaseReason,
-    SNAPSHOT_FORMAT_VERSION, SettleOutcome, StateSnapshot,
+    ChargeLine, ChargedShare, FORMAT_VERSION, FreeTier, GrantKind, HoldView, JournalError, JournalRow,
+    Ledger, LedgerError, LedgerOperation, LedgerOptions, LoadedJournal, LotId, LotKind, LotTerms, LowBalance,
+    MemoryJournal, MoneySource, Owner, PlaceLimits, RefundableCharge, ReleaseReason, SNAPSHOT_FORMAT_VERSION,
+    SettleOutcome, StateSnapshot,
 };
 
 #[path = "support/world.rs"]
@@ -28,6 +29,7 @@ const GOLDEN_V2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal
 const GOLDEN_V3: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v3.txt");
 const GOLDEN_V4: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v4.txt");
 
+const GOLDEN_V6: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v6.txt");
 const GOLDEN_V5: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v5.txt");
 
 fn hex(bytes: &[u8]) -> String {
@@ -280,6 +282,86 @@ fn format_5_is_what_budget_rules_need_and_its_snapshots_have_format_2() {
     let mut forged = golden;
     let row = forged.rows.iter_mut().rev().nth(1).unwrap();
     row.format_version = 4;
+    let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
+    assert!(why.contains("an event or a class of tokens that its format does not have"), "{why}");
+}
+
+/// Every event of refunds, lots, contracts and free tiers, and holds with and without them.
+fn lot_script() -> Vec<LedgerOperation> {
+    let lot = |kind, amount, ends: Option<u64>, model: Option<&str>| {
+        let models: Option<Arc<[ModelName]>> = model.map(|name| Arc::from([ModelName::new(name).unwrap()]));
+        let (amount, begins, ends) = (nano(amount), at(0), ends.map(at));
+        let terms = LotTerms { kind, amount, begins, ends, models, reference: "größer".into() };
+        LedgerOperation::MakeLot { org: org("o"), terms: Box::new(terms) }
+    };
+    let free = |name: &str, measure, limit, model: Option<&str>| {
+        let rule = BudgetRule { measure, limit, zone: "Asia/Tokyo".into(), ..rule(name, BudgetScope::Key) };
+        let models = model.map(|name| Arc::from([ModelName::new(name).unwrap()]));
+        LedgerOperation::SetFreeTier { tier: Box::new(FreeTier { rule, models }) }
+    };
+    let shares = [2, 3].map(|lot| MoneySource::Lot(LotId::new(lot)));
+    let shares = [(shares[1], 50), (shares[0], 500)];
+    let refund = |n, charged, shares: &[(MoneySource, i64)], amount: Option<i64>, reference: &str| {
+        let shares =
+            shares.iter().map(|(source, amount)| ChargedShare { source: *source, amount: nano(*amount) });
+        let (org, project, charged) = (org("o"), project("p"), nano(charged));
+        let charge = RefundableCharge { hold: hold_id(n), org, project, charged, shares: shares.collect() };
+        LedgerOperation::Refund {
+            charge: Box::new(charge),
+            amount: amount.map(nano),
+            reference: reference.into(),
+        }
+    };
+    let places = Some(PlaceLimits { key: Some(3), ..PlaceLimits::default() });
+    let budgeted = |n, amount| changed(call(n, "key_1", amount), &|demand| demand.places = places);
+    vec![
+        lot(LotKind::Contract, 1_000, Some(DAY), None),
+        lot(LotKind::Promotional, 550, None, Some("demo-1")),
+        lot(LotKind::Paid, 50, Some(DAY), None),
+        free("money", BudgetMeasure::Dollars, 100, Some("demo-1")),
+        free("calls", BudgetMeasure::Requests, 1, None),
+        budgeted(20, 400),
+        settle(20, 350),
+        budgeted(21, 500),
+        LedgerOperation::Extend { hold: hold_id(21), amount: nano(100) },
+        settle(21, 550),
+        call(22, "key_1", 60),
+        refund(21, 550, &shares, Some(200), "a"),
+        refund(21, 550, &shares, None, "b"),
+        LedgerOperation::EndLot { lot: LotId::new(3) },
+        LedgerOperation::SetLowBalance { org: org("o"), project: project("p"), policy: LowBalance::Cap },
+        LedgerOperation::RemoveFreeTier { name: BudgetName::new("calls").unwrap() },
+    ]
+}
+
+#[test]
+fn format_6_is_what_refunds_lots_and_free_tiers_need_and_its_snapshots_have_format_3() {
+    let written = || written([script(), lot_script()].concat(), &[hold(30, 1)]);
+    if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
+        std::fs::write(GOLDEN_V6, print(&written())).unwrap();
+    }
+    let golden = parse(&std::fs::read_to_string(GOLDEN_V6).unwrap());
+    let report = verify(&golden);
+    assert!(report.ok(), "{report}");
+    let versions: Vec<_> = golden.rows.iter().rev().take(17).map(|row| row.format_version).collect();
+    // The settlements of holds with shares need nothing new.
+    assert_eq!(versions, [1, 6, 6, 6, 6, 6, 6, 1, 6, 6, 1, 6, 6, 6, 6, 6, 6]);
+    assert_eq!(golden.snapshots.last().unwrap().format_version, 3);
+    for snapshots in [golden.snapshots.clone(), vec![]] {
+        let contents = LoadedJournal { snapshots, rows: golden.rows.clone() };
+        let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
+        assert_eq!(opened.totals, report.totals);
+        let time = ledger.time();
+        let lots: Vec<_> =
+            ledger.lots(None, time).iter().map(|of| (of.lot.id.get(), of.left.get())).collect();
+        assert_eq!(lots, [(1, 1_000), (2, 500)]);
+        assert_eq!(ledger.free_tiers(time).len(), 1);
+        assert_eq!(ledger.refund_by_reference(&org("o"), "a").unwrap().amount, nano(200));
+    }
+    assert!(print(&written()) == print(&golden), "format 6 is not written as it was");
+    let mut forged = golden;
+    let row = forged.rows.iter_mut().rev().nth(1).unwrap();
+    row.format_version = 5;
     let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
     assert!(why.contains("an event or a class of tokens that its format does not have"), "{why}");
 }

@@ -9,14 +9,16 @@
 #![allow(dead_code, reason = "the shared helpers are not all used here")]
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_domain::{BudgetName, UnixNanos, UserId};
+use headrace_domain::{BudgetName, ModelName, UnixNanos, UserId};
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
     AppendFault, BudgetMeasure, BudgetPeriod, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow,
-    CommandResult, GrantKind, Ledger, LedgerOperation, LedgerOptions, LedgerRefusal, LedgerTotals,
-    MemoryJournal, Owner, PlaceLimits, Receipt, ReleaseReason, SettleOutcome,
+    CommandResult, FreeTier, GrantKind, JournalHistory as _, Ledger, LedgerOperation, LedgerOptions,
+    LedgerRefusal, LedgerTotals, LotId, LotKind, LotTerms, LowBalance, MemoryJournal, Owner, PlaceLimits,
+    Receipt, ReleaseReason, SettleOutcome,
 };
 use proptest::prelude::*;
 
@@ -24,6 +26,7 @@ use proptest::prelude::*;
 mod world;
 use world::*;
 
+const HOUR: u64 = 3_600 * SECOND;
 const ORGS: [&str; 2] = ["o", "other"];
 /// Each project, with the org that it is opened for first.
 const PROJECTS: [(&str, &str); 3] = [("p", "o"), ("p2", "o"), ("q", "other")];
@@ -31,6 +34,8 @@ const PROJECTS: [(&str, &str); 3] = [("p", "o"), ("p2", "o"), ("q", "other")];
 #[derive(Debug, Clone)]
 enum Step {
     Transact(Vec<LedgerOperation>),
+    /// Refunds a part of a hold's charge, as the journal has it.
+    Refund(u128, Option<i64>, u8),
     /// Moves the clock, possibly backwards.
     Clock(i64),
     Fault(AppendFault),
@@ -125,9 +130,73 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
         }),
         2 => id.clone().prop_map(|n| LedgerOperation::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
         1 => (0u128..2).prop_map(|owner| LedgerOperation::ReleaseOwners { ended: vec![Owner::new(owner)] }),
+        2 => lots(),
+        2 => free_tiers(),
         1 => Just(LedgerOperation::ExpireHolds),
         1 => Just(LedgerOperation::SetClock),
         3 => (id, 0i64..120).prop_map(|(n, more)| LedgerOperation::Extend { hold: hold_id(n), amount: nano(more) }),
+    ]
+}
+
+/// Makes and ends lots and contracts, pays debts, and sets policies for low balances.
+fn lots() -> impl Strategy<Value = LedgerOperation> {
+    let made =
+        (0..ORGS.len(), 0..LotKind::ALL.len(), 1i64..200, prop::option::of(1u64..90), 0u64..30, 0u8..4);
+    prop_oneof![
+        5 => made.prop_map(|(o, kind, amount, ends, begins, model)| {
+            let models: Option<Arc<[ModelName]>> = match model {
+                0 => Some(Arc::from([ModelName::new("demo-1").unwrap()])),
+                1 => Some(Arc::from([ModelName::new("other").unwrap()])),
+                _ => None,
+            };
+            let terms = LotTerms {
+                kind: LotKind::ALL[kind],
+                amount: nano(amount),
+                begins: at(begins * HOUR / 4),
+                ends: ends.map(|ends| at(ends * HOUR)),
+                models,
+                reference: "r".into(),
+            };
+            LedgerOperation::MakeLot { org: org(ORGS[o]), terms: Box::new(terms) }
+        }),
+        1 => (1u64..12).prop_map(|lot| LedgerOperation::EndLot { lot: LotId::new(lot) }),
+        1 => (0..ORGS.len(), 0i64..80).prop_map(|(o, amount)| LedgerOperation::PayDebt {
+            org: org(ORGS[o]),
+            amount: nano(amount),
+            reference: "paid".into(),
+        }),
+        1 => (0..PROJECTS.len(), any::<bool>()).prop_map(|(p, cap)| LedgerOperation::SetLowBalance {
+            org: org(PROJECTS[p].1),
+            project: project(PROJECTS[p].0),
+            policy: if cap { LowBalance::Cap } else { LowBalance::Refuse },
+        }),
+    ]
+}
+
+fn free_tiers() -> impl Strategy<Value = LedgerOperation> {
+    let shape = (
+        0usize..2,
+        0usize..4,
+        0..BudgetWindow::ALL.len(),
+        0..BudgetMeasure::ALL.len(),
+        0u64..60,
+        any::<bool>(),
+    );
+    prop_oneof![
+        4 => shape.prop_map(|(name, scope, window, measure, limit, is_of_model)| {
+            let rule = BudgetRule {
+                window: BudgetWindow::ALL[window],
+                zone: "Asia/Tokyo".into(),
+                measure: BudgetMeasure::ALL[measure],
+                limit,
+                ..rule(["f0", "f1"][name], BudgetScope::ALL[scope])
+            };
+            let models = is_of_model.then(|| Arc::from([ModelName::new("demo-1").unwrap()]));
+            LedgerOperation::SetFreeTier { tier: Box::new(FreeTier { rule, models }) }
+        }),
+        1 => (0usize..2).prop_map(|name| LedgerOperation::RemoveFreeTier {
+            name: BudgetName::new(["f0", "f1"][name]).unwrap(),
+        }),
     ]
 }
 
@@ -135,6 +204,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let day = i64::try_from(DAY).unwrap();
     let step = prop_oneof![
         12 => prop::collection::vec(commands(), 1..4).prop_map(Step::Transact),
+        2 => (0u128..40, prop::option::of(0i64..60), 0u8..6).prop_map(|(n, amount, r)| Step::Refund(n, amount, r)),
         2 => (-day / 100..day / 50).prop_map(Step::Clock),
         1 => (0..3 * day).prop_map(Step::Clock),
         1 => prop_oneof![Just(AppendFault::NotWritten), Just(AppendFault::Written)].prop_map(Step::Fault),
@@ -143,10 +213,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn sum(t: &LedgerTotals) -> i128 {
-    [t.paid_in, t.promotional, t.revenue, t.loss, t.refunded, t.available, t.held]
-        .iter()
-        .map(|a| i128::from(a.get()))
-        .sum()
+    [
+        t.paid_in,
+        t.promotional,
+        t.revenue,
+        t.loss,
+        t.refunded,
+        t.expired,
+        t.receivable,
+        t.in_lots,
+        t.available,
+        t.held,
+    ]
+    .iter()
+    .map(|a| i128::from(a.get()))
+    .sum()
 }
 
 fn until_up(ledger: &Ledger) {
@@ -194,11 +275,29 @@ proptest! {
         }
         let mut charges = Charges::new();
         let mut uncertain = false;
+        // A free tier whose amount shrinks, or whose windows are merged by a clock that is set back, may be exceeded.
+        let mut was_changed = false;
         for step in steps {
             match step {
                 Step::Clock(by) => now = now.saturating_add_signed(by),
                 Step::Fault(fault) => journal.fail_append(1, fault),
+                Step::Refund(n, amount, reference) => {
+                    latest = latest.max(now);
+                    let Some(charge) = journal.charge_of(hold_id(n)).unwrap() else { continue };
+                    let (charge, amount) = (Box::new(charge), amount.map(nano));
+                    let refund = LedgerOperation::Refund { charge, amount, reference: format!("r{reference}") };
+                    let done = ledger.transact(vec![refund], UnixNanos::new(now));
+                    if done.durable.wait().is_ok() {
+                        note(&mut charges, done.verdicts)?;
+                    } else {
+                        uncertain = true;
+                        until_up(&ledger);
+                    }
+                }
                 Step::Transact(batch) => {
+                    was_changed |= batch.iter().any(|operation| {
+                        matches!(operation, LedgerOperation::SetFreeTier { .. } | LedgerOperation::SetClock)
+                    }) && !ledger.free_tiers(UnixNanos::new(latest)).is_empty();
                     let expires_holds = batch.last() == Some(&LedgerOperation::ExpireHolds);
                     latest = latest.max(now);
                     let done = ledger.transact(batch, UnixNanos::new(now));
@@ -216,7 +315,17 @@ proptest! {
             }
             let totals = ledger.totals();
             prop_assert_eq!(sum(&totals), 0);
-            prop_assert!(totals.available >= nano(0) && totals.held >= nano(0));
+            prop_assert!(totals.available >= nano(0) && totals.held >= nano(0) && totals.in_lots >= nano(0));
+            prop_assert!(totals.receivable <= nano(0) && totals.refunded <= nano(0) && totals.expired >= nano(0));
+            for of in ledger.lots(None, UnixNanos::new(latest)) {
+                prop_assert!((nano(0)..=of.lot.terms.amount).contains(&of.left), "{:?}", of);
+            }
+            for tier in ledger.free_tiers(UnixNanos::new(latest)) {
+                for counter in tier.counters {
+                    let taken = counter.used + counter.reserved;
+                    prop_assert!(taken <= tier.tier.rule.limit || was_changed, "{:?}", tier.tier);
+                }
+            }
             for (org, project) in ledger.projects() {
                 let standing = ledger.standing(&org, &project).unwrap();
                 prop_assert!(standing.available >= nano(0) && standing.held >= nano(0));
@@ -225,6 +334,7 @@ proptest! {
         let (live, holds) = (ledger.totals(), ledger.open_holds());
         let read_at = UnixNanos::new(latest).max(ledger.time());
         let (budgets, alerts) = (ledger.budgets(read_at), ledger.alerts());
+        let (lots, free_tiers) = (ledger.lots(None, read_at), ledger.free_tiers(read_at));
         ledger.close().unwrap();
 
         let report = verify(&journal.contents());
@@ -242,6 +352,8 @@ proptest! {
             let (again, opened) = open_at(&copy, UnixNanos::new(START));
             if opened.orphans.is_empty() {
                 prop_assert_eq!(&again.budgets(read_at), &budgets);
+                prop_assert_eq!(&again.free_tiers(read_at), &free_tiers);
+                prop_assert_eq!(&again.lots(None, read_at), &lots);
             }
             prop_assert_eq!(&again.alerts(), &alerts);
             let orphans: Vec<_> = holds.iter().filter(|h| h.owner != Owner::new(0)).map(|h| h.hold).collect();
@@ -249,7 +361,11 @@ proptest! {
             prop_assert_eq!(again.open_holds().len(), holds.len() - orphans.len());
             let (was, is) = (live, again.totals());
             prop_assert_eq!((was.revenue, was.loss, was.paid_in), (is.revenue, is.loss, is.paid_in));
-            prop_assert_eq!(was.available.get() + was.held.get(), is.available.get() + is.held.get());
+            let own = |t: &LedgerTotals| {
+                let all = [t.available, t.held, t.in_lots, t.expired, t.receivable, t.promotional];
+                all.iter().map(|amount| amount.get()).sum::<i64>()
+            };
+            prop_assert_eq!(own(&was), own(&is));
             again.close().unwrap();
             prop_assert!(verify(&copy.contents()).ok());
         }

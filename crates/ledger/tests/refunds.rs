@@ -16,7 +16,13 @@ mod world;
 use world::*;
 
 fn charge(n: u128, charged: i64) -> RefundableCharge {
-    RefundableCharge { hold: hold_id(n), org: org("o"), project: project("p"), charged: nano(charged) }
+    RefundableCharge {
+        hold: hold_id(n),
+        org: org("o"),
+        project: project("p"),
+        charged: nano(charged),
+        shares: Vec::new(),
+    }
 }
 
 fn refund(n: u128, charged: i64, amount: Option<i64>, reference: &str) -> LedgerOperation {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use headrace_domain::{ManualClock, UnixNanos};
 use headrace_ledger::{
-    BudgetRule, BudgetScope, CommandResult, FORMAT_VERSION, LedgerClient as _, LedgerError, LedgerOperation,
-    LedgerRefusal, MemorySharedJournal, Owner, PlaceLimits, SharedJournal as _, SharedLedger,
-    SharedLedgerOptions, TurnHand, TurnOutcome, verify::verify,
+    BudgetMeasure, BudgetRule, BudgetScope, CommandResult, FORMAT_VERSION, LedgerClient as _, LedgerError,
+    LedgerOperation, LedgerRefusal, MemorySharedJournal, Owner, PlaceLimits, SharedJournal as _,
+    SharedLedger, SharedLedgerOptions, TurnHand, TurnOutcome, verify::verify,
 };
 
 #[path = "support/gateways.rs"]
@@ -18,7 +18,7 @@ mod gateways;
 mod world;
 
 use gateways::{Random, opened, poll};
-use world::{START, at, call, changed, grant, open, rule, set_rule, settle};
+use world::{START, at, call, changed, free_tier, grant, open, rule, set_rule, settle};
 
 /// The newest format of the first program that shared a ledger.
 const OLDEST_SHARED_FORMAT: u32 = 4;
@@ -78,13 +78,14 @@ fn a_rolling_update_meets_no_unreadable_row() {
                     }
                 }
                 8 if !chosen.is_old => {
-                    let set = decided(
-                        chosen,
-                        set_rule(BudgetRule { limit: 1 << 62, ..rule("daily", BudgetScope::Project) }),
-                        seed,
-                    );
-                    let refusal =
-                        LedgerRefusal::OlderGateway { format: FORMAT_VERSION, known: OLDEST_SHARED_FORMAT };
+                    let daily = BudgetRule { limit: 1 << 62, ..rule("daily", BudgetScope::Project) };
+                    // A budget needs the format before the newest one, and a free tier the newest.
+                    let (operation, format) = match random.one_in(2) {
+                        true => (set_rule(daily), FORMAT_VERSION - 1),
+                        false => (free_tier("free", BudgetMeasure::Requests, 7), FORMAT_VERSION),
+                    };
+                    let set = decided(chosen, operation, seed);
+                    let refusal = LedgerRefusal::OlderGateway { format, known: OLDEST_SHARED_FORMAT };
                     let refused = CommandResult::Refused(refusal);
                     assert_eq!(
                         (set == refused, set.is_done()),

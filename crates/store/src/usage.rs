@@ -248,6 +248,12 @@ impl JournalStep {
             | JournalEvent::BudgetRuleRemoved { .. }
             | JournalEvent::BudgetRaised { .. }
             | JournalEvent::AlertRaised(_)
+            | JournalEvent::LotMade(_)
+            | JournalEvent::LotEnded { .. }
+            | JournalEvent::DebtPaid { .. }
+            | JournalEvent::LowBalanceSet { .. }
+            | JournalEvent::FreeTierSet { .. }
+            | JournalEvent::FreeTierRemoved { .. }
             | JournalEvent::ClockSet { .. } => {}
         }
     }

@@ -482,6 +482,12 @@ codes! {
     OlderGateway "older_gateway" Hold inside
         "A change of the ledger needs a journal format that a live gateway cannot read."
         "Update all gateways, then repeat the command. `headrace status` lists the gateways and their versions.";
+    UnknownLot "unknown_lot" Hold inside
+        "The ledger has no lot with this id, or it has ended."
+        "List lots with `headrace lots list`. This error occurs in operators' commands.";
+    UnknownFreeTier "unknown_free_tier" Hold inside
+        "The ledger has no free tier of this name."
+        "List them with `headrace free-tiers list`. This error occurs in operators' commands.";
     RefundExceedsCharge "refund_exceeds_charge" Hold inside
         "A refund is more than what is left of its charge; the message names all three amounts."
         "Refund less. This error occurs in operators' commands.";

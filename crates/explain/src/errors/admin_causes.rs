@@ -131,6 +131,10 @@ causes! {
         "the organisation is pinned to de, and a key of it cannot be worked on in us: name only regions of the organisation's" "headrace orgs list shows where an organisation's calls may be";
     ReferenceUsed Asker "An invoice that was already booked with another amount."
         "reference \"invoice 17\" is used by a grant of $5" "headrace credit list shows it; choose another reference";
+    UnknownLot Asker "A misspelt id, or a lot that has ended."
+        "no lot lot_17: `headrace lots list` shows those that have not ended" "";
+    UnknownFreeTier Asker "A misspelt name, or a free tier that was removed from the settings."
+        "no free tier daily: `headrace free-tiers list` shows all" "";
     UnknownCharge Asker "The id of another server's call, or of a call that was refused, failed or free."
         "the ledger has no charge of hold_01997e2b-6f3a-7c41-9d54-0a6c1be2f7aa: no such call ended, or nothing was charged"
         "headrace requests lists calls with their charges";

@@ -289,6 +289,8 @@ causes! {
         "Project `web` has used 1000000 idempotency keys within 24 hours, the most that are remembered. Send the request without a key, or try again later.";
     UnknownBudgetRule Operator "A misspelt name, or a budget that was removed." "";
     OlderGateway Operator "A rolling update that has not reached all gateways." "";
+    UnknownLot Operator "A misspelt id, or a lot that has ended." "";
+    UnknownFreeTier Operator "A misspelt name, or a free tier that was removed." "";
     RefundExceedsCharge Operator "The same charge was refunded before under another reference." "";
     RefundReferenceUsed Operator "A ticket for which another call was refunded." "";
     ProjectTaken Operator "The name is in use." "";

@@ -3,7 +3,7 @@
 use headrace_domain::UnixNanos;
 
 use crate::command::{LedgerOperation, Owner, Receipt};
-use crate::record::{BUDGET_FORMAT, REFUND_FORMAT};
+use crate::record::{BUDGET_FORMAT, LOT_FORMAT};
 use crate::refusal::LedgerRefusal;
 use crate::transaction::Transaction;
 use crate::verdict::CommandResult;
@@ -32,8 +32,13 @@ pub(super) fn decide_batch(
             LedgerOperation::SetBudgetRule { .. } if format < BUDGET_FORMAT => {
                 Err(LedgerRefusal::OlderGateway { format: BUDGET_FORMAT, known: format })
             }
-            LedgerOperation::Refund { .. } if format < REFUND_FORMAT => {
-                Err(LedgerRefusal::OlderGateway { format: REFUND_FORMAT, known: format })
+            LedgerOperation::Refund { .. }
+            | LedgerOperation::MakeLot { .. }
+            | LedgerOperation::SetLowBalance { .. }
+            | LedgerOperation::SetFreeTier { .. }
+                if format < LOT_FORMAT =>
+            {
+                Err(LedgerRefusal::OlderGateway { format: LOT_FORMAT, known: format })
             }
             operation => {
                 let operation = translated(operation.clone(), owner, (time, batch.asked), format);

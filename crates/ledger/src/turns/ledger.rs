@@ -15,7 +15,9 @@ use crate::client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 use crate::command::{LedgerOperation, Owner};
 use crate::core::LedgerCore;
 use crate::durable::DurableFuture;
+use crate::free_tier::FreeTierReport;
 use crate::journal::LedgerError;
+use crate::lot::LotReport;
 use crate::refund::RefundMade;
 use crate::refusal::LedgerRefusal;
 use crate::service::{BatchResult, JournalHealth, OpenReport};
@@ -336,6 +338,14 @@ impl LedgerAdmin for SharedLedger {
 
     fn alerts(&self) -> Vec<(UnixNanos, AlertRaised)> {
         self.lock().core.alerts()
+    }
+
+    fn lots(&self, org: Option<&OrgId>, now: UnixNanos) -> Vec<LotReport> {
+        self.lock().core.lots(org, now)
+    }
+
+    fn free_tiers(&self, now: UnixNanos) -> Vec<FreeTierReport> {
+        self.lock().core.free_tiers(now)
     }
 
     fn refund_by_reference(&self, org: &OrgId, reference: &str) -> Option<RefundMade> {

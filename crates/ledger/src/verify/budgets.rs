@@ -71,7 +71,13 @@ impl BudgetVerifier {
             | JournalEvent::ProjectOpened { .. }
             | JournalEvent::Granted { .. }
             | JournalEvent::BudgetSet { .. }
-            | JournalEvent::Refunded(_) => {}
+            | JournalEvent::Refunded(_)
+            | JournalEvent::LotMade(_)
+            | JournalEvent::LotEnded { .. }
+            | JournalEvent::DebtPaid { .. }
+            | JournalEvent::LowBalanceSet { .. }
+            | JournalEvent::FreeTierSet { .. }
+            | JournalEvent::FreeTierRemoved { .. } => {}
         }
     }
 

@@ -34,7 +34,7 @@ impl RefundVerifier {
 
     /// Checks the next refund, and calls `find` with each fault.
     pub(super) fn refunded(&mut self, refund: &ChargeRefunded, find: &mut dyn FnMut(String)) {
-        let ChargeRefunded { hold, org, project, charged, amount, reference } = refund;
+        let ChargeRefunded { hold, org, project, charged, amount, reference, .. } = refund;
         let known = self.charges.get(hold).copied();
         if known
             .is_none_or(|known| Some(known) != self.projects.get(project).map(|number| (*number, *charged)))

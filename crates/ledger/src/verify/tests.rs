@@ -41,6 +41,7 @@ fn story() -> Vec<Transaction> {
         expires: UnixNanos::new(1000),
         claim: None,
         budgeted: None,
+        funding: None,
     };
     let price = headrace_domain::NanoDollarsPerMillion::new(1_000_000).unwrap();
     let line = crate::ChargeLine {

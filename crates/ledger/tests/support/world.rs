@@ -5,9 +5,9 @@ use headrace_domain::{
     TokenClass, UnixNanos,
 };
 use headrace_ledger::{
-    BudgetMeasure, BudgetOrigin, BudgetPeriod, BudgetRule, BudgetScope, BudgetWindow, ChargeLine, GrantKind,
-    HoldDemand, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, ReleaseReason, SettleOutcome,
-    StoredAnswer,
+    BudgetMeasure, BudgetOrigin, BudgetPeriod, BudgetRule, BudgetScope, BudgetWindow, ChargeLine, FreeTier,
+    GrantKind, HoldDemand, IdempotencyClaim, LedgerOperation, LotKind, LotTerms, Owner, ProjectBudget,
+    ReleaseReason, SettleOutcome, StoredAnswer,
 };
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -187,4 +187,27 @@ pub(crate) fn moved(operation: LedgerOperation, org_name: &str, project_name: &s
         }
         other => other,
     }
+}
+
+/// Returns a free tier of each key, by the day and UTC.
+pub(crate) fn free_tier(name: &str, measure: BudgetMeasure, limit: u64) -> LedgerOperation {
+    let rule = BudgetRule { measure, limit, ..rule(name, BudgetScope::Key) };
+    LedgerOperation::SetFreeTier { tier: Box::new(FreeTier { rule, models: None }) }
+}
+
+/// Returns lots of org `o` that end soon and late, a contract, and free tiers of dollars and tokens.
+pub(crate) fn lots_and_free_tiers() -> Vec<LedgerOperation> {
+    let lot = |kind, amount, ends: Option<u64>| {
+        let ends = ends.map(|seconds| at(seconds * SECOND));
+        let (amount, begins, reference) = (nano(amount), at(0), "a test".into());
+        let terms = LotTerms { kind, amount, begins, ends, models: None, reference };
+        LedgerOperation::MakeLot { org: org("o"), terms: Box::new(terms) }
+    };
+    vec![
+        lot(LotKind::Promotional, 400, Some(10)),
+        lot(LotKind::Paid, 300, Some(60)),
+        lot(LotKind::Contract, 500, None),
+        free_tier("money", BudgetMeasure::Dollars, 90),
+        free_tier("tokens", BudgetMeasure::Tokens, 200),
+    ]
 }
