@@ -52,6 +52,7 @@ const ROUTES: &[(&str, OrgRule)] = &[
     ("GET /invoices/{id}/csv", Handler),
     ("GET /invoices/{id}/html", Handler),
     ("GET /keys", Handler),
+    ("GET /lots", Handler),
     ("GET /models", Handler),
     ("GET /operators", Handler),
     ("GET /orgs", Handler),
@@ -98,6 +99,7 @@ const ROUTES: &[(&str, OrgRule)] = &[
     ("POST /users/{id}/activate", USER),
     ("POST /users/{id}/deactivate", USER),
     ("PUT /projects/{id}/budget", Path(Project)),
+    ("PUT /projects/{id}/low-balance", Path(Project)),
 ];
 
 /// Whether operators of one organisation may call a route, such as `GET /keys`, as far as their role allows.

@@ -25,6 +25,8 @@ use crate::routes::{
     accounts, budgets, contents, document, events, gateway_list, gateways, invoices, money, operators,
     places, playground, receipt_keys, requests, scim_credentials, served, server, session, sign_in, tiers,
     webhooks, words,
+    accounts, budgets, document, events, free_tiers, gateway_list, gateways, lots, money, operators, places,
+    playground, refunds, requests, scim_credentials, served, server, session, sign_in, tiers, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
@@ -103,7 +105,16 @@ fn routes() -> RouteList {
             "Grants and corrections of a project's organisation, newest first",
             money::grants,
         )
+        .post("/requests/{id}/refund", BILLING, "Give back a call's charge, or a part of it; the same reference again is the same refund", refunds::refund)
         .put("/projects/{id}/budget", BILLING, "Set or remove a project's budget", money::budget)
+        .get("/lots", BILLING, "Lots and contracts that have not ended, in the order in which they were made", lots::list)
+        .post("/orgs/{id}/lots", BILLING, "Make a lot or a contract; the same reference again is the same lot", lots::make)
+        .post("/lots/{id}/end", BILLING, "End a lot; what is left of it is expired money", lots::end)
+        .post("/orgs/{id}/payments", BILLING, "Record a payment of what an organisation owes under its contracts", lots::pay)
+        .put("/projects/{id}/low-balance", BILLING, "Set what happens to a project's calls that the money does not cover", lots::set_low_balance)
+        .get("/free-tiers", BILLING, "Free tiers with their use, by name", free_tiers::list)
+        .put("/free-tiers/{id}", BILLING, "Set a free tier, or change the one of this name", free_tiers::set)
+        .delete("/free-tiers/{id}", BILLING, "Remove a free tier", free_tiers::remove)
         .get("/budgets", BILLING, "Budget rules with their use, by name", budgets::list)
         .put("/budgets/{id}", BILLING, "Set a budget rule, or change the one of this name", budgets::set)
         .delete("/budgets/{id}", BILLING, "Remove a budget rule", budgets::remove)

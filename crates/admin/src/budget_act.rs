@@ -96,18 +96,14 @@ fn end_of(window: WindowBounds) -> Option<UnixNanos> {
 impl From<BudgetReport> for BudgetRuleView {
     fn from(of: BudgetReport) -> Self {
         let BudgetReport { rule, raise, limit, counters } = of;
-        let view = |counter: BudgetCounter| {
-            let BudgetCounter { subject, window, used, reserved, left, alerted } = counter;
-            BudgetCounterView {
-                subject: subject.to_string(),
-                used,
-                reserved,
-                left,
-                resets: end_of(window),
-                alerted,
-            }
-        };
-        Self { rule, raise, limit, counters: counters.into_iter().map(view).collect() }
+        Self { rule, raise, limit, counters: counters.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl From<BudgetCounter> for BudgetCounterView {
+    fn from(counter: BudgetCounter) -> Self {
+        let BudgetCounter { subject, window, used, reserved, left, alerted } = counter;
+        Self { subject: subject.to_string(), used, reserved, left, resets: end_of(window), alerted }
     }
 }
 

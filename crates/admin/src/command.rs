@@ -2,6 +2,7 @@
 
 use headrace_domain::{
     BudgetName, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RecordRules, Residency, TierName,
+    BudgetName, Endpoint, HoldId, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName,
     UnixNanos,
 };
 use headrace_identity::{
@@ -18,7 +19,9 @@ use crate::content_act::{ContentAct, ContentReply};
 use crate::credit_view::CreditView;
 use crate::gateway_view::GatewayView;
 use crate::invoice_act::{InvoiceAct, InvoiceReply};
+use crate::lot_act::{LotAct, LotReply};
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
+use crate::refund_view::RefundView;
 use crate::secret_text::SecretText;
 use crate::tier_act::TierAct;
 use crate::webhook_act::{WebhookAct, WebhookReply};
@@ -162,6 +165,11 @@ pub enum AdminCommand {
         /// The act.
         act: BudgetAct,
     },
+    /// Lists, makes, ends or pays lots and contracts, or lists, sets or removes free tiers.
+    Lots {
+        /// The act.
+        act: LotAct,
+    },
     /// Lists, creates, changes, removes or assigns tiers.
     Tiers {
         /// The act.
@@ -233,6 +241,16 @@ pub enum AdminCommand {
         kind: GrantKind,
         /// The reason. The same reason again is the same correction.
         reason: String,
+    },
+    /// Refunds a part of a call's charge, or all of it.
+    Refund {
+        /// The hold of the call. Its bits are those of the request id.
+        hold: HoldId,
+        /// The amount, more than zero. `None` for all that was not refunded before.
+        #[serde(default)]
+        amount: Option<NanoDollars>,
+        /// A reference to find the refund by. The same reference again is the same refund.
+        reference: String,
     },
     /// Lists grants and corrections, newest first, of all organisations or of one.
     ListGrants {
@@ -340,6 +358,8 @@ pub enum AdminReply {
     BudgetChanged(BudgetRuleView),
     /// A budget rule was removed.
     BudgetRemoved(BudgetName),
+    /// Lots, contracts or free tiers.
+    Lots(LotReply),
     /// Tiers, by name.
     Tiers(Vec<TierRecord>),
     /// A tier was created or changed.
@@ -408,6 +428,8 @@ pub enum AdminReply {
         #[serde(default)]
         before: bool,
     },
+    /// A charge was refunded, now or before.
+    Refunded(RefundView),
     /// Grants and corrections, newest first.
     Grants(Vec<GrantView>),
     /// Balances and budgets.
@@ -560,7 +582,8 @@ pub struct TotalsView {
 
 impl From<LedgerTotals> for TotalsView {
     fn from(of: LedgerTotals) -> Self {
-        let LedgerTotals { available, held, revenue, loss, open_holds, settled, .. } = of;
+        let LedgerTotals { available, in_lots, held, revenue, loss, open_holds, settled, .. } = of;
+        let available = available.checked_add(in_lots).unwrap_or(NanoDollars::MAX);
         Self { available, held, revenue, loss, open_holds, settled }
     }
 }

@@ -1,7 +1,7 @@
 //! Balances and budgets of projects as serializable data.
 
 use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
-use headrace_ledger::{ProjectBudget, SpendableBalance};
+use headrace_ledger::{LowBalance, ProjectBudget, SpendableBalance};
 use serde::{Deserialize, Serialize};
 
 /// The balance and budget of a project.
@@ -17,6 +17,18 @@ pub struct CreditView {
     pub held: NanoDollars,
     /// The amount that further calls of the organisation can hold.
     pub available: NanoDollars,
+    /// The part of it that is in lots. Some of them may be for some models only.
+    #[serde(default)]
+    pub in_lots: NanoDollars,
+    /// The amount that the organisation can still use under contracts.
+    #[serde(default)]
+    pub credit: NanoDollars,
+    /// The amount that it owes under contracts, with what its calls in flight hold.
+    #[serde(default)]
+    pub owed: NanoDollars,
+    /// What happens to the project's calls that the money does not cover.
+    #[serde(default)]
+    pub low_balance: LowBalance,
     /// Spent by the project since it was opened.
     #[serde(default)]
     pub spent: NanoDollars,
@@ -55,6 +67,10 @@ impl CreditView {
             balance: standing.balance,
             held: standing.held,
             available: standing.available,
+            in_lots: standing.in_lots,
+            credit: standing.credit,
+            owed: standing.owed,
+            low_balance: standing.low_balance,
             spent: standing.spent,
             budget,
         }

@@ -17,7 +17,9 @@ mod invoice_settings;
 mod invoice_text;
 mod lent;
 mod lock;
+mod lot_act;
 mod places;
+mod refund_view;
 mod secret_text;
 mod service;
 mod tier_act;
@@ -40,9 +42,11 @@ pub use invoice_act::{InvoiceAct, InvoiceReply, InvoiceSource, InvoiceSummary, P
 pub use invoice_amounts::CentAmount;
 pub use invoice_settings::{InvoiceBuyer, InvoiceParty, InvoiceSettings, TaxRate};
 pub use lock::{DataDirLock, LockError};
+pub use lot_act::{FreeTierView, LotAct, LotReply, NewLot};
 pub use places::{
     CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
+pub use refund_view::RefundView;
 pub use secret_text::SecretText;
 pub use service::{
     AdminService, AuditSigner, ContentAccess, DefaultLimits, DefaultsSource, ForgetSource, Grant, LinkSource,

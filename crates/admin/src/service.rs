@@ -293,6 +293,7 @@ impl AdminService {
                 Ok(AdminReply::RegionsSet { narrowed: Vec::new() })
             }
             AdminCommand::Budgets { act } => self.budgets(act, actor, now),
+            AdminCommand::Lots { act } => self.lots(act, actor, now),
             AdminCommand::Tiers { act } => self.tiers(act, actor, now),
             AdminCommand::Accounts { act } => self.accounts(act, actor, now),
             AdminCommand::ChangeKey { id, change } => {
@@ -316,6 +317,9 @@ impl AdminService {
             }
             AdminCommand::CorrectCredit { org, amount, kind, reason } => {
                 self.correct(Grant { org, amount, kind, reference: reason }, actor, now)
+            }
+            AdminCommand::Refund { hold, amount, reference } => {
+                self.refund(hold, amount, reference, actor, now)
             }
             AdminCommand::ListGrants { org } => self.grants(org.as_ref()),
             AdminCommand::ShowCredit { org } => self.credit(org.as_ref(), now),
@@ -550,9 +554,11 @@ mod contents;
 mod gateways;
 mod invoices;
 mod lend;
+mod lots;
 mod money;
 mod operators;
 mod outgoing;
+mod refunds;
 mod tiers;
 
 pub use audit::AuditSigner;

@@ -27,12 +27,14 @@ mod named_call;
 pub(crate) mod names;
 
 pub(crate) mod budgets;
+pub(crate) mod lots;
 pub(crate) mod operators;
 pub(crate) mod tiers;
 
 pub(crate) mod ping;
 pub(crate) mod places;
 pub(crate) mod receipts;
+pub(crate) mod refund;
 pub(crate) mod requests;
 pub(crate) mod secrets;
 pub(crate) mod times;
@@ -105,6 +107,12 @@ pub(crate) enum ProgramCommand {
     Projects(places::ProjectsArgs),
     /// Prepaid balances
     Credit(CreditArgs),
+    /// Money that ends, is for some models, or is paid later
+    Lots(lots::LotsArgs),
+    /// Free use by hour, day, week or month
+    FreeTiers(lots::FreeTiersArgs),
+    /// Give back the charge of a call, or a part of it
+    Refund(refund::RefundArgs),
     /// Budgets of projects
     Budget(budgets::BudgetArgs),
     /// Budgets by hour, day, week and month, with alerts

@@ -25,7 +25,7 @@ const CHANGED: &str = "budgets";
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "BudgetScope")]
-enum ScopeShown {
+pub(crate) enum ScopeShown {
     Key,
     User,
     Project,
@@ -38,7 +38,7 @@ enum ScopeShown {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "BudgetWindow")]
-enum WindowShown {
+pub(crate) enum WindowShown {
     Hour,
     Day,
     Week,
@@ -50,7 +50,7 @@ enum WindowShown {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "BudgetMeasure")]
-enum MeasureShown {
+pub(crate) enum MeasureShown {
     Dollars,
     Tokens,
     Requests,
@@ -121,27 +121,27 @@ pub(crate) struct BudgetAlertShown {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewBudgetRule {
-    scope: ScopeShown,
+    pub(crate) scope: ScopeShown,
     #[schemars(with = "Option<Name>")]
-    org: Option<OrgId>,
+    pub(crate) org: Option<OrgId>,
     /// The only key, user, project, organisation or model that counts. If absent, each of them has a counter.
     #[schemars(length(min = 1, max = 256))]
-    subject: Option<String>,
+    pub(crate) subject: Option<String>,
     #[schemars(with = "Option<Name>")]
-    tier: Option<TierName>,
-    window: WindowShown,
+    pub(crate) tier: Option<TierName>,
+    pub(crate) window: WindowShown,
     /// The time zone of the calendar. If absent, UTC.
     #[schemars(length(min = 1, max = 64))]
-    zone: Option<String>,
-    measure: MeasureShown,
+    pub(crate) zone: Option<String>,
+    pub(crate) measure: MeasureShown,
     /// Dollars such as `0.50`, or a whole number.
     #[schemars(regex(pattern = r"^\d{1,18}(\.\d{1,9})?$"))]
-    limit: String,
+    pub(crate) limit: String,
     /// If absent, the rule is hard.
-    hard: Option<bool>,
+    pub(crate) hard: Option<bool>,
     /// Percent of the limit, ascending: 1 to 1,000, at most 16.
     #[schemars(length(max = 16), inner(range(min = 1, max = 1000)))]
-    thresholds: Option<Vec<u16>>,
+    pub(crate) thresholds: Option<Vec<u16>>,
 }
 
 /// A higher limit for a time.
@@ -231,7 +231,7 @@ impl From<BudgetAlertView> for BudgetAlertShown {
 }
 
 impl NewBudgetRule {
-    fn named(self, name: BudgetName) -> Result<BudgetRule, ApiProblem> {
+    pub(crate) fn named(self, name: BudgetName) -> Result<BudgetRule, ApiProblem> {
         let Self { scope, org, subject, tier, window, zone, measure, limit, hard, thresholds } = self;
         let measure = match measure {
             MeasureShown::Dollars => BudgetMeasure::Dollars,

@@ -30,6 +30,12 @@ pub(crate) struct Credit {
     held: Money,
     /// The amount that further calls of the organisation can hold.
     available: Money,
+    /// The part of it that is in lots. Some of them may be for some models only.
+    in_lots: Money,
+    /// The amount that the organisation can still use under contracts.
+    credit: Money,
+    /// The amount that it owes under contracts, with what its calls in flight hold.
+    owed: Money,
     /// `null` if the project has no budget.
     budget: Option<BudgetShown>,
 }
@@ -66,6 +72,9 @@ impl From<CreditView> for Credit {
             balance: of.balance.into(),
             held: of.held.into(),
             available: of.available.into(),
+            in_lots: of.in_lots.into(),
+            credit: of.credit.into(),
+            owed: of.owed.into(),
             budget: of.budget.map(BudgetShown::from),
         }
     }

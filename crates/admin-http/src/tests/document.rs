@@ -11,6 +11,14 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /session", "oabdvOABDV"),
     ("DELETE /tiers/{id}", "oa"),
     ("DELETE /budgets/{id}", "oab"),
+    ("DELETE /free-tiers/{id}", "oab"),
+    ("GET /free-tiers", "oab"),
+    ("GET /lots", "oabOAB"),
+    ("POST /lots/{id}/end", "oab"),
+    ("POST /orgs/{id}/lots", "oab"),
+    ("POST /orgs/{id}/payments", "oab"),
+    ("PUT /free-tiers/{id}", "oab"),
+    ("PUT /projects/{id}/low-balance", "oabOAB"),
     ("GET /budgets", "oabOAB"),
     ("GET /budget-alerts", "oabOAB"),
     ("POST /budgets/{id}/raise", "oab"),
@@ -96,6 +104,7 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("POST /projects/{id}/credit", "oab"),
     ("POST /receipt-keys/rotate", "o"),
     ("POST /reload", "oa"),
+    ("POST /requests/{id}/refund", "oab"),
     ("POST /routes/{name}/resume", "oa"),
     ("POST /scim", "oO"),
     ("POST /service-accounts", "oaOA"),
@@ -234,6 +243,8 @@ commands! {
     Contents => "GET /requests/{id}/scores" | "POST /requests/{id}/scores" | "GET /datasets" | "POST /datasets" | "GET /datasets/{id}" | "DELETE /datasets/{id}" | "POST /forget";
     GrantCredit => "POST /projects/{id}/credit";
     CorrectCredit => "POST /projects/{id}/credit";
+    Lots => "GET /lots" | "POST /orgs/{id}/lots" | "POST /lots/{id}/end" | "POST /orgs/{id}/payments" | "PUT /projects/{id}/low-balance" | "GET /free-tiers" | "PUT /free-tiers/{id}" | "DELETE /free-tiers/{id}";
+    Refund => "POST /requests/{id}/refund";
     ListGrants => "GET /projects/{id}/grants";
     ShowCredit => "GET /credit";
     RotateReceiptKey => "POST /receipt-keys/rotate";

@@ -56,6 +56,8 @@ async fn what_belongs_to_another_organisation_answers_as_missing() {
     let rows = [
         ("PATCH", "/projects/app".to_owned(), json!({ "limits": {} })),
         ("PUT", "/projects/app/budget".to_owned(), json!({ "limit": "1" })),
+        ("PUT", "/projects/app/low-balance".to_owned(), json!({ "policy": "cap" })),
+        get("/lots?org=other"),
         get("/projects/app/grants"),
         get("/statement?project=app&month=2026-11"),
         ("POST", "/projects".to_owned(), json!({ "id": "x", "org": "other" })),

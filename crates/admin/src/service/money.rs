@@ -5,7 +5,8 @@ use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{AdminCode, BudgetName, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuditEntry, AuditRow};
 use headrace_ledger::{
-    BudgetPeriod, BudgetRaise, BudgetRule, GrantKind, LedgerOperation, ProjectBudget, Receipt,
+    BudgetPeriod, BudgetRaise, BudgetRule, FreeTier, GrantKind, JournalEvent, LedgerOperation, LotId,
+    LotTerms, LowBalance, ProjectBudget, Receipt, RefundableCharge,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,13 @@ use crate::error::AdminError;
 /// Names of acts in the audit log.
 const GRANT: &str = "credit.grant";
 const CORRECT: &str = "credit.correct";
+pub(super) const LOT_MAKE: &str = "lot.make";
+const LOT_END: &str = "lot.end";
+pub(super) const DEBT_PAID: &str = "contract.payment";
+const LOW_BALANCE: &str = "low_balance.set";
+const FREE_TIER: &str = "free_tier.set";
+const FREE_TIER_REMOVE: &str = "free_tier.remove";
+const REFUND: &str = "charge.refund";
 const BUDGET: &str = "budget.set";
 const CLOCK: &str = "ledger.clock";
 const BUDGET_RULE: &str = "budget_rule.set";
@@ -50,6 +58,20 @@ pub(super) enum MoneyAct {
     Grant { grant: Grant, after: u64 },
     /// A new budget. It is idempotent.
     Budget { org: OrgId, project: ProjectId, budget: Option<ProjectBudget> },
+    /// A refund. It is idempotent: the ledger makes it once per reference.
+    Refund { charge: RefundableCharge, amount: Option<NanoDollars>, reference: String },
+    /// A new lot, and the last row of the journal before it.
+    Lot { org: OrgId, terms: Box<LotTerms>, after: u64 },
+    /// The end of a lot.
+    LotEnded { lot: LotId },
+    /// A payment of what an organisation owes, and the last row of the journal before it.
+    DebtPaid { org: OrgId, amount: NanoDollars, reference: String, after: u64 },
+    /// A project's policy for a low balance. It is idempotent.
+    LowBalance { org: OrgId, project: ProjectId, policy: LowBalance },
+    /// A free tier. It is idempotent.
+    FreeTier { tier: Box<FreeTier> },
+    /// The removal of a free tier.
+    FreeTierRemoved { name: BudgetName },
     /// Setting the ledger's time back to the clock's.
     Clock { from: UnixNanos },
     /// A budget rule. It is idempotent.
@@ -65,6 +87,18 @@ impl MoneyAct {
         let (act, subject, detail) = match self {
             Self::Grant { grant, .. } => (grant.act(), grant.org.to_string(), grant.detail()),
             Self::Budget { project, budget, .. } => (BUDGET, project.to_string(), budget_detail(*budget)),
+            Self::Refund { charge, amount, reference } => {
+                (REFUND, charge.org.to_string(), refund_detail(charge, *amount, reference))
+            }
+            Self::Lot { org, .. } => (LOT_MAKE, org.to_string(), self.detail()),
+            Self::LotEnded { lot } => (LOT_END, lot.to_string(), String::new()),
+            Self::DebtPaid { org, .. } => (DEBT_PAID, org.to_string(), self.detail()),
+            Self::LowBalance { project, policy, .. } => {
+                let policy = if *policy == LowBalance::Cap { "cap" } else { "refuse" };
+                (LOW_BALANCE, project.to_string(), policy.to_owned())
+            }
+            Self::FreeTier { tier } => (FREE_TIER, tier.rule.name.to_string(), free_tier_detail(tier)),
+            Self::FreeTierRemoved { name } => (FREE_TIER_REMOVE, name.to_string(), String::new()),
             Self::Clock { from } => {
                 let seconds = from.since(at).as_secs();
                 (CLOCK, "ledger".to_owned(), format!("back by {seconds} s"))
@@ -79,18 +113,70 @@ impl MoneyAct {
         AuditEntry { at, actor: actor.to_owned(), act: act.to_owned(), subject, detail }
     }
 
+    /// The details of a lot or a payment in the audit log. They end with the reference.
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::Lot { terms, .. } => {
+                let LotTerms { kind, amount, begins, ends, models, reference } = &**terms;
+                let ends = ends.map_or_else(|| "never".to_owned(), |ends| Rfc3339(ends).to_string());
+                let models = models.iter().flat_map(|models| models.iter());
+                let models: Vec<&str> = models.map(|model| model.as_str()).collect();
+                let models = if models.is_empty() { "all".to_owned() } else { models.join(" ") };
+                let (kind, begins, reference) = (kind.name(), Rfc3339(*begins), reference_detail(reference));
+                format!("{amount} {kind}, begins {begins}, ends {ends}, models {models}{reference}")
+            }
+            Self::DebtPaid { amount, reference, .. } => format!("{amount}{}", reference_detail(reference)),
+            _ => String::new(),
+        }
+    }
+
     fn command(&self) -> LedgerOperation {
         match self.clone() {
             Self::Grant { grant: Grant { org, amount, kind, reference }, .. } => {
                 LedgerOperation::Grant { org, amount, kind, reference }
             }
             Self::Budget { org, project, budget } => LedgerOperation::SetBudget { org, project, budget },
+            Self::Refund { charge, amount, reference } => {
+                LedgerOperation::Refund { charge: Box::new(charge), amount, reference }
+            }
+            Self::Lot { org, terms, .. } => LedgerOperation::MakeLot { org, terms },
+            Self::LotEnded { lot } => LedgerOperation::EndLot { lot },
+            Self::DebtPaid { org, amount, reference, .. } => {
+                LedgerOperation::PayDebt { org, amount, reference }
+            }
+            Self::LowBalance { org, project, policy } => {
+                LedgerOperation::SetLowBalance { org, project, policy }
+            }
+            Self::FreeTier { tier } => LedgerOperation::SetFreeTier { tier },
+            Self::FreeTierRemoved { name } => LedgerOperation::RemoveFreeTier { name },
             Self::Clock { .. } => LedgerOperation::SetClock,
             Self::BudgetRule { rule } => LedgerOperation::SetBudgetRule { rule },
             Self::BudgetRaise { name, raise } => LedgerOperation::RaiseBudget { name, raise },
             Self::BudgetRemoved { name } => LedgerOperation::RemoveBudgetRule { name },
         }
     }
+}
+
+/// The end of the details of an act with a reference.
+pub(super) fn reference_detail(reference: &str) -> String {
+    format!(", reference {}", serde_json::Value::from(reference))
+}
+
+fn free_tier_detail(tier: &FreeTier) -> String {
+    let models = tier.models.iter().flat_map(|models| models.iter());
+    let models: Vec<&str> = models.map(|model| model.as_str()).collect();
+    if models.is_empty() {
+        tier.rule.to_string()
+    } else {
+        format!("{}, models {}", tier.rule, models.join(" "))
+    }
+}
+
+fn refund_detail(charge: &RefundableCharge, amount: Option<NanoDollars>, reference: &str) -> String {
+    let RefundableCharge { hold, project, charged, .. } = charge;
+    let amount = amount.map_or_else(|| "all that is left".to_owned(), |amount| amount.to_string());
+    let reference = serde_json::Value::from(reference);
+    format!("{amount} of {charged} of {hold}, project {project}, reference {reference}")
 }
 
 fn budget_detail(budget: Option<ProjectBudget>) -> String {
@@ -272,7 +358,32 @@ impl AdminService {
                         AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), remedy)
                     })?
                 }
-                MoneyAct::Budget { .. } | MoneyAct::BudgetRule { .. } | MoneyAct::BudgetRaise { .. } => false,
+                MoneyAct::Refund { charge, reference, .. } => {
+                    self.ledger.refund_by_reference(&charge.org, reference).is_some()
+                }
+                MoneyAct::Lot { org, terms, after } => self.is_written(*after, &|event| match event {
+                    JournalEvent::LotMade(lot) => lot.org == *org && lot.terms == **terms,
+                    _ => false,
+                })?,
+                MoneyAct::DebtPaid { org, amount, reference, after } => {
+                    self.is_written(*after, &|event| match event {
+                        JournalEvent::DebtPaid { org: by, amount: paid, reference: named } => {
+                            (by, paid, &**named) == (org, amount, reference.as_str())
+                        }
+                        _ => false,
+                    })?
+                }
+                MoneyAct::LotEnded { lot } => {
+                    !self.ledger.lots(None, UnixNanos::new(0)).iter().any(|of| of.lot.id == *lot)
+                }
+                MoneyAct::FreeTierRemoved { name } => {
+                    !self.ledger.free_tiers(now).iter().any(|report| report.tier.rule.name == *name)
+                }
+                MoneyAct::Budget { .. }
+                | MoneyAct::BudgetRule { .. }
+                | MoneyAct::BudgetRaise { .. }
+                | MoneyAct::LowBalance { .. }
+                | MoneyAct::FreeTier { .. } => false,
                 MoneyAct::BudgetRemoved { name } => {
                     !self.ledger.budgets(now).iter().any(|report| report.rule.name == *name)
                 }
@@ -288,6 +399,15 @@ impl AdminService {
             }
         }
         Ok(())
+    }
+
+    /// Whether the journal has such an event after row `after`.
+    fn is_written(&self, after: u64, is_it: &dyn Fn(&JournalEvent) -> bool) -> Result<bool, AdminError> {
+        let found = self.ledger.history().has_after(after, &|transaction| is_it(&transaction.event));
+        found.map_err(|error| {
+            let remedy = "see that its file can be read";
+            AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), remedy)
+        })
     }
 
     pub(super) fn announce_and_do(
@@ -346,13 +466,13 @@ impl AdminService {
     }
 
     /// Returns the numbers of rows whose act the ledger refused.
-    fn refused_rows(&self) -> Result<std::collections::HashSet<u64>, AdminError> {
+    pub(super) fn refused_rows(&self) -> Result<std::collections::HashSet<u64>, AdminError> {
         let rows = self.directory.audit_of(NOT_DONE, None, usize::MAX)?;
         let number = |row: &AuditRow| row.entry.detail.strip_prefix("row ")?.split(' ').next()?.parse().ok();
         Ok(rows.iter().filter_map(number).collect())
     }
 
-    fn balance(&self, org: &OrgId, now: UnixNanos) -> Result<NanoDollars, AdminError> {
+    pub(super) fn balance(&self, org: &OrgId, now: UnixNanos) -> Result<NanoDollars, AdminError> {
         let projects = self.ledger.projects();
         let standing = projects.iter().find(|(owner, _)| owner == org);
         let standing = standing.and_then(|(org, project)| self.ledger.standing_at(org, project, now));

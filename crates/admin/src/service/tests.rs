@@ -494,3 +494,5 @@ fn budgets_of_the_settings_are_taken_over_and_those_of_operators_stay() {
     assert_eq!(acts.len(), 8, "{acts:?}");
     assert!(acts.contains(&("settings", "budget_rule.remove")), "{acts:?}");
 }
+
+mod lots;

@@ -179,6 +179,14 @@ pub(crate) enum ProjectsCommand {
     },
     /// List projects
     List,
+    /// Set what happens to calls that the money does not cover
+    LowBalance {
+        /// Project id
+        id: ProjectId,
+        /// Refuse them, or cut them to the tokens that the money covers
+        #[arg(value_parser = ["refuse", "cap"])]
+        policy: String,
+    },
     /// Replace all limits of a project
     Limits {
         /// Project id

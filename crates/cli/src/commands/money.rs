@@ -59,9 +59,25 @@ fn grants(reply: AdminReply) -> String {
 
 fn balances(reply: AdminReply) -> String {
     let AdminReply::Credit(rows) = reply else { return unexpected(&reply) };
+    let is_plain = |row: &CreditView| {
+        [row.in_lots, row.credit, row.owed].iter().all(|amount| *amount == NanoDollars::ZERO)
+    };
     let head =
         ["organisation", "balance", "held", "available", "project", "budget", "spent", "left", "resets"];
-    output::table(&head, rows.into_iter().map(row).collect())
+    if rows.iter().all(is_plain) {
+        return output::table(&head, rows.into_iter().map(row).collect());
+    }
+    let [head @ .., spent, left, resets] = head;
+    let [org, balance, held, available, project, budget] = head;
+    let (lots, contract, owed) = ("in lots", "contract", "owed");
+    let head = [org, balance, held, available, lots, contract, owed, project, budget, spent, left, resets];
+    let with_lots = |credit: CreditView| {
+        let more = [credit.in_lots, credit.credit, credit.owed].map(|amount| amount.to_string());
+        let mut cells = row(credit);
+        let after = cells.split_off(4);
+        cells.into_iter().chain(more).chain(after).collect()
+    };
+    output::table(&head, rows.into_iter().map(with_lots).collect())
 }
 
 fn row(credit: CreditView) -> Vec<String> {
@@ -151,6 +167,10 @@ fn describe(report: &VerifyReport) -> String {
         ("promotional", totals.promotional),
         ("revenue", totals.revenue),
         ("loss", totals.loss),
+        ("refunded", totals.refunded),
+        ("expired", totals.expired),
+        ("receivable", totals.receivable),
+        ("in lots", totals.in_lots),
         ("available", totals.available),
         ("held", totals.held),
     ];
@@ -196,6 +216,10 @@ fn json(report: &VerifyReport) -> serde_json::Value {
             "promotional": totals.promotional,
             "revenue": totals.revenue,
             "loss": totals.loss,
+            "refunded": totals.refunded,
+            "expired": totals.expired,
+            "receivable": totals.receivable,
+            "in_lots": totals.in_lots,
             "available": totals.available,
             "held": totals.held,
             "orgs": totals.orgs,
@@ -222,6 +246,10 @@ mod tests {
             balance: NanoDollars::new(9_000_000_000),
             held: NanoDollars::ZERO,
             available: NanoDollars::new(9_000_000_000),
+            in_lots: NanoDollars::ZERO,
+            credit: NanoDollars::ZERO,
+            owed: NanoDollars::ZERO,
+            low_balance: headrace_ledger::LowBalance::Refuse,
             spent: NanoDollars::new(1_000_000_000),
             budget: None,
         };

@@ -4,10 +4,13 @@ use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply};
 use headrace_domain::{KeyId, RecordRules};
+use headrace_admin::{AdminCommand, AdminReply, LotAct};
+use headrace_domain::KeyId;
+use headrace_ledger::LowBalance;
 use headrace_terminal::output;
 
 use crate::arguments::places::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
-use crate::commands::{execute, time, unexpected};
+use crate::commands::{execute, lots, time, unexpected};
 
 /// Runs `headrace orgs`.
 pub(crate) fn orgs(args: OrgsArgs) -> ExitCode {
@@ -29,6 +32,10 @@ pub(crate) fn projects(args: ProjectsArgs) -> ExitCode {
     let command = match args.command {
         ProjectsCommand::Create { id, org, limits } => {
             AdminCommand::CreateProject { id, org, limits: limits.given() }
+        }
+        ProjectsCommand::LowBalance { id, policy } => {
+            let policy = if policy == "cap" { LowBalance::Cap } else { LowBalance::Refuse };
+            AdminCommand::Lots { act: LotAct::SetLowBalance { project: id, policy } }
         }
         ProjectsCommand::List => AdminCommand::ListProjects,
         ProjectsCommand::Limits { id, limits } => {
@@ -53,6 +60,7 @@ fn describe(reply: AdminReply) -> String {
         AdminReply::ProjectChanged(project) => {
             format!("project {} {}, from the next call on\n", project.id, project.records)
         }
+        reply @ AdminReply::Lots(_) => lots::describe(reply),
         AdminReply::LimitsSet => "the limits are set\n".to_owned(),
         AdminReply::RegionsSet { narrowed } => pinned(&narrowed),
         AdminReply::Orgs(orgs) => {
