@@ -34,6 +34,15 @@ impl SettingsReader {
 
 /// Reads a `[[budgets]]` table. Returns `None` if a required key is missing or has a fault.
 fn budget(table: &mut TableReader) -> Option<BudgetRule> {
+    let is_hard = !matches!(table.take("soft", SettingKind::Flag), Some(ParsedValue::Flag(true)));
+    let rule = measured_rule(table, BudgetWindow::Month);
+    let thresholds = thresholds(table);
+    Some(BudgetRule { is_hard, thresholds: thresholds?, ..rule? })
+}
+
+/// Reads the keys of a table that say what is counted, of whom, and how much of it. Returns `None` if a required key is
+/// missing or has a fault.
+pub(super) fn measured_rule(table: &mut TableReader, default_window: BudgetWindow) -> Option<BudgetRule> {
     let name = table.need("name");
     let name = parsed::<BudgetName>(table, "name", name);
     let scope = table.take_text("each", SettingKind::Choice(SCOPES));
@@ -41,7 +50,7 @@ fn budget(table: &mut TableReader) -> Option<BudgetRule> {
         BudgetScope::ALL.into_iter().find(|known| known.name() == text)
     });
     let window = table.take_text("per", SettingKind::Choice(WINDOWS));
-    let window = window.map_or(Some(BudgetWindow::Month), |text| {
+    let window = window.map_or(Some(default_window), |text| {
         BudgetWindow::ALL.into_iter().find(|known| known.name() == text)
     });
     let measure = table.take_text("measure", SettingKind::Choice(MEASURES));
@@ -54,9 +63,7 @@ fn budget(table: &mut TableReader) -> Option<BudgetRule> {
     let tier = table.take_text("tier", SettingKind::Text);
     let tier = parsed::<TierName>(table, "tier", tier);
     let zone = table.take_text("zone", SettingKind::Text).unwrap_or_else(|| "UTC".to_owned());
-    let is_hard = !matches!(table.take("soft", SettingKind::Flag), Some(ParsedValue::Flag(true)));
     let limit = limit(table, measure);
-    let thresholds = thresholds(table);
     Some(BudgetRule {
         name: name?,
         scope: scope?,
@@ -67,8 +74,8 @@ fn budget(table: &mut TableReader) -> Option<BudgetRule> {
         zone: zone.into(),
         measure: measure?,
         limit: limit?,
-        is_hard,
-        thresholds: thresholds?,
+        is_hard: true,
+        thresholds: Vec::new(),
         origin: BudgetOrigin::Settings,
     })
 }

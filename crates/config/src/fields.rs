@@ -303,6 +303,7 @@ const OWN: &[SettingField] = &[
     ),
     field("prices", SettingKind::Tables, "", table_texts::PRICES),
     field("budgets", SettingKind::Tables, "", table_texts::BUDGETS),
+    field("free_tiers", SettingKind::Tables, "", table_texts::FREE_TIERS),
     field("costs", SettingKind::Tables, "", table_texts::COSTS),
     field("aliases", SettingKind::Names, "", "A table of names: an alias, and the name of a served model."),
     field("routes", SettingKind::Tables, "", table_texts::ROUTES),

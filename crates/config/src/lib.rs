@@ -11,6 +11,7 @@ mod command_settings;
 mod extras;
 mod field;
 pub mod fields;
+mod free_tiers;
 mod identity;
 mod invoices;
 mod judges;
@@ -119,6 +120,7 @@ impl ServerSettings {
             budgets: read.budgets(),
             webhooks: read.webhooks(),
             invoices: read.invoices(),
+            free_tiers: read.free_tiers(),
             certificates: read.certificates(),
             rules: read.rules(),
             gateway: read.gateway(),

@@ -30,6 +30,9 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "Endpoints that receive alerts and other events: one `[[webhooks]]` table per endpoint. `headrace webhooks` shows their state",
     ),
     ("invoices", "Invoices for organisations by month. See [monthly invoices](recipes/monthly-invoices.md)"),
+        "free_tiers",
+        "Free use by window: one `[[free_tiers]]` table per free tier. `headrace free-tiers` shows their use, and sets further ones",
+    ),
     (
         "costs",
         "Charges of upstreams: one `[[costs]]` table per upstream, model and date. Only operators see costs. A missing cost is unknown, never 0",
@@ -77,6 +80,7 @@ pub(crate) const LIVE: &[&str] = &[
     "upstreams",
     "prices",
     "budgets",
+    "free_tiers",
     "costs",
     "aliases",
     "routes",

@@ -14,8 +14,8 @@ use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::EdgeConfig;
 use headrace_gateway::GatewayConfig;
 use headrace_jwt::{CertificateRule, IssuerConfig};
-use headrace_ledger::BudgetRule;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
+use headrace_ledger::{BudgetRule, FreeTier};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
 use headrace_objects::{FileLimits, ObjectLimits};
@@ -54,6 +54,8 @@ pub struct ServerSettings {
     pub invoices: InvoiceSettings,
     /// Endpoints that receive events.
     pub webhooks: Vec<WebhookEndpoint>,
+    /// Free tiers.
+    pub free_tiers: Vec<FreeTier>,
     /// Models that engines in this process serve.
     pub models: Vec<ModelConfig>,
     /// Models that upstreams answer for.

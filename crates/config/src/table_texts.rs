@@ -106,6 +106,15 @@ restrict the budget to an organisation, or to holders of a tier. `alerts = [50, 
 window at each percentage of the limit. `soft = true` raises alerts and refuses nothing. All gateways over one \
 database should have the same budgets.";
 
+/// `[[free_tiers]]`
+pub(super) const FREE_TIERS: &str = "\
+Each table has `name`, `limit` and optional keys. `limit` is what is free of charge in a window; `measure` is what \
+counts: `dollars` (the default; `limit` is in quotes), `tokens` or `requests`. `per` is the window: `hour`, `day` (the \
+default), `week` (from Monday), `month` or `total`, by the calendar of `zone` (`\"UTC\"`; any IANA time zone). Each \
+`key`, `user`, `project` or `org` has a free amount of its own, as `each` says (`org`); `only` names a single one. `org` \
+and `tier` restrict it to an organisation, or to holders of a tier. `models = [\"a\", \"b\"]` restricts it to calls of \
+these models. All gateways over one database should have the same free tiers.";
+
 /// `[[costs]]`
 pub(super) const COSTS: &str = "\
 Each table has `upstream`, `model` (the upstream's name for the model) and the other keys of `[[prices]]`. Every \

@@ -277,12 +277,17 @@ impl ConfigReloader {
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
         }
-        if changed.contains(&"budgets")
-            && let Some(service) = self.service.get().and_then(Weak::upgrade)
-        {
-            service
-                .take_over_budgets(&config.budgets, clock.now())
-                .map_err(|error| vec![format!("budgets: {}", error.message)])?;
+        if let Some(service) = self.service.get().and_then(Weak::upgrade) {
+            if changed.contains(&"budgets") {
+                service
+                    .take_over_budgets(&config.budgets, clock.now())
+                    .map_err(|error| vec![format!("budgets: {}", error.message)])?;
+            }
+            if changed.contains(&"free_tiers") {
+                service
+                    .take_over_free_tiers(&config.free_tiers, clock.now())
+                    .map_err(|error| vec![format!("free_tiers: {}", error.message)])?;
+            }
         }
         fronted.notes.iter().for_each(|note| output::note(&format!("warning: {note}")));
         let swap = || {

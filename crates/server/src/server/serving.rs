@@ -154,6 +154,7 @@ fn first_keys(
         ));
     }
     service.take_over_budgets(&config.budgets, now).map_err(|error| error.to_string())?;
+    service.take_over_free_tiers(&config.free_tiers, now).map_err(|error| error.to_string())?;
     let setup = FirstSetup { service, directory: &stores.directory, ledger: stores.ledger.as_ref(), now };
     let play = start.manner == StartManner::Up;
     let keys = setup.run(&config.first_start, start.first_key.as_ref(), play)?;
