@@ -20,7 +20,8 @@ pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), 
             return Err(unknown.into());
         }
     };
-    if standing.available.get() > 0 {
+    let has_credit = standing.credit.get() > 0 || standing.may_be_free;
+    if standing.available.get() > 0 || has_credit {
         return Ok(());
     }
     Err(Rejection::nothing_to_spend(standing.balance, standing.held))

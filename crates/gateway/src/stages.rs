@@ -15,6 +15,7 @@ pub(crate) mod authenticate;
 pub(crate) mod authorize;
 pub(crate) mod cache;
 mod connect;
+mod funds_cap;
 pub(crate) mod hold;
 pub(crate) mod moderate;
 mod parse;
@@ -22,6 +23,7 @@ pub(crate) mod prepare;
 mod receive;
 pub(crate) mod render;
 pub(crate) mod route;
+pub(crate) mod work_quote;
 
 /// The first part of the list, up to the admission check: no body has been read yet. The first stage that rejects ends
 /// it. `known` is the principal that an in-process caller acts for.

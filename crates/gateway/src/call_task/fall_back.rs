@@ -7,8 +7,8 @@ use headrace_call_state::Rejection;
 use headrace_catalog::ServedModel;
 use headrace_rollout::CallVerdict;
 
-use crate::stages::hold::quoted;
 use crate::stages::render::passes_over;
+use crate::stages::work_quote::quoted;
 use crate::state::RenderedWork;
 use crate::{Gateway, features};
 

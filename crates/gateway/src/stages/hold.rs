@@ -2,20 +2,27 @@
 //! in its most expensive class, every choice at full length.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use headrace_call_state::{Rejection, rate_headers};
-use headrace_domain::{Code, HolderTiers, NanoDollars, ServiceTier, Stage, UnixNanos};
-use headrace_ledger::prices::Quote;
-use headrace_ledger::{CommandResult, HoldDemand, LedgerOperation, LedgerRefusal, PlaceLimits};
+use headrace_domain::rfc3339::Rfc3339;
+use headrace_domain::{HoldId, Stage, UnixNanos};
+use headrace_ledger::{
+    BatchResult, CommandResult, DurableFuture, FreeLeft, HoldDemand, LedgerOperation, LedgerRefusal,
+    PendingBatch, PlaceLimits, Receipt,
+};
 use headrace_limits::Scope;
 
 use crate::features::HoldTerms;
 use crate::key_check::KeyCheck;
 use crate::request_context::RequestContext;
 use crate::settle::CallSettlement;
-use crate::state::{FundedCall, KeyedCall, RenderedWork, caller_scopes};
+use crate::stages::funds_cap::{CAPPED_HEADER, covered};
+use crate::stages::work_quote::quoted;
+use crate::state::{FundedCall, KeyedCall, caller_scopes};
 use crate::{Gateway, features};
+
+/// How often a call is cut, if other calls take the money meanwhile.
+const CUTS: usize = 3;
 
 impl KeyedCall {
     /// Only a task that is never dropped may call this. The ledger may take its time, and a hold granted to a dropped
@@ -56,39 +63,62 @@ impl KeyedCall {
             ));
         }
         let (hold, taken_ns) = (context.id.hold(), parts.clock.monotonic_nanos());
-        let command = LedgerOperation::Hold {
-            hold,
-            org: self.principal.org.clone(),
-            project: self.principal.project.clone(),
-            amount,
-            owner: parts.owner,
-            expires: now.after(gateway.config().hold_lifetime),
-            idempotency: claim,
-            demand: takes_limits.then(|| self.demand(tokens, parts.ledger.counts_places())),
-        };
+        let terms = HoldTerms { amount, takes_limits, claim };
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
-        let deciding = if parts.ledger.checks_callers() {
-            let caller = KeyCheck::new(gateway, &self.principal.principal);
-            parts.ledger.decide_for(Arc::new(caller), vec![command], now)
-        } else {
-            parts.ledger.decide(vec![command], now)
-        };
-        let mut transacted = deciding.await;
-        if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
-            self.principal.lease.release(now);
-            return Err(features::on_hold_refused(context, refusal, (now, transacted.durable)).await);
+        let mut decided = verdict_of(self.ask(gateway, hold, &terms, now).await);
+        let mut amount = amount;
+        for _ in 0..CUTS {
+            let Err(refusal) = &decided.0 else { break };
+            let Some(covered) = covered(refusal).filter(|_| takes_limits) else { break };
+            let Some(tokens) = self.cap(covered, tiers.as_deref(), now) else { break };
+            amount = quoted(&self.work, tiers.as_deref(), now)?.1;
+            let terms = HoldTerms { amount, takes_limits, claim: terms.claim.clone() };
+            decided = verdict_of(self.ask(gateway, hold, &terms, now).await);
+            headers.retain(|(name, _)| *name != CAPPED_HEADER);
+            headers.push((CAPPED_HEADER, tokens.to_string()));
+        }
+        let (verdict, durable) = decided;
+        match verdict {
+            Err(refusal) => {
+                self.principal.lease.release(now);
+                return Err(features::on_hold_refused(context, refusal, (now, durable)).await);
+            }
+            Ok(Receipt::Held { free: Some(free), .. }) => headers.extend(free_headers(&free)),
+            Ok(_) => {}
         }
         context.record.held = amount;
         context.record.billed = Some(Box::new(self.work.held_for(&quote, now)));
         context.end_stage(Stage::Hold);
-        let settlement =
-            CallSettlement::new(hold, self.principal.lease, (quote, tiers), taken_ns, transacted.durable);
+        let settlement = CallSettlement::new(hold, self.principal.lease, (quote, tiers), taken_ns, durable);
         Ok(FundedCall { work: self.work, settlement, headers })
     }
 }
 
 impl KeyedCall {
+    /// Asks the ledger for the call's hold at `now`.
+    fn ask(&self, gateway: &Gateway, hold: HoldId, terms: &HoldTerms, now: UnixNanos) -> PendingBatch {
+        let parts = gateway.parts();
+        let HoldTerms { amount, takes_limits, claim } = terms;
+        let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
+        let command = LedgerOperation::Hold {
+            hold,
+            org: self.principal.org.clone(),
+            project: self.principal.project.clone(),
+            amount: *amount,
+            owner: parts.owner,
+            expires: now.after(gateway.config().hold_lifetime),
+            idempotency: claim.clone(),
+            demand: takes_limits.then(|| self.demand(tokens, parts.ledger.counts_places())),
+        };
+        if parts.ledger.checks_callers() {
+            let caller = KeyCheck::new(gateway, &self.principal.principal);
+            parts.ledger.decide_for(Arc::new(caller), vec![command], now)
+        } else {
+            parts.ledger.decide(vec![command], now)
+        }
+    }
+
     /// What the call asks of budget rules. `counts_places`: the ledger counts calls in flight over several gateways.
     fn demand(&self, tokens: u64, counts_places: bool) -> HoldDemand {
         let (principal, model) = (&self.principal.principal, &self.work.model);
@@ -109,32 +139,18 @@ impl KeyedCall {
     }
 }
 
-/// The prices of the work's model for a caller with these tiers, and the most that the work can cost.
-pub(crate) fn quoted(
-    work: &RenderedWork,
-    tiers: Option<&HolderTiers>,
-    now: UnixNanos,
-) -> Result<(Quote, NanoDollars), Rejection> {
-    let name = &work.model.name;
-    let quote =
-        work.terms.catalog.prices().quote_for(name, tiers, now).ok_or_else(|| unpriced(name.as_str()))?;
-    // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
-    let messages = work.rendered.messages();
-    let is_known = messages.is_none() || work.call.tier == ServiceTier::Batch;
-    let tier = is_known.then(|| work.call.tier.into());
-    let searches = messages.map_or(0, |messages| messages.most_searches);
-    let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
-    let amount = amount.and_then(|amount| match searches {
-        0 => Ok(amount),
-        searches => amount.checked_add(quote.hold_for_searches(searches)?),
-    });
-    Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
+/// The verdict on a hold, and the promise of what it rests on.
+fn verdict_of(mut transacted: BatchResult) -> (Result<Receipt, LedgerRefusal>, DurableFuture) {
+    let none = || Err(LedgerRefusal::Inconsistent { why: "a command had no verdict" });
+    let verdict = transacted.verdicts.pop().map_or_else(none, CommandResult::into_result);
+    (verdict, transacted.durable)
 }
 
-fn unpriced(model: &str) -> Rejection {
-    Rejection::new(
-        Code::ModelUnpriced,
-        format!("The model `{model}` has no price today, and nothing is free by accident. Set one under [[prices]]."),
-    )
-    .retry_after(Duration::from_secs(60))
+/// The headers that say what is left of a free tier: the amount, its unit, and the end of the window.
+fn free_headers(free: &FreeLeft) -> impl Iterator<Item = (&'static str, String)> {
+    let FreeLeft { measure, left, resets, .. } = free;
+    let resets = resets.map(|at| ("x-headrace-free-resets", Rfc3339(at).to_string()));
+    [("x-headrace-free-left", measure.text(*left)), ("x-headrace-free-unit", measure.name().to_owned())]
+        .into_iter()
+        .chain(resets)
 }
