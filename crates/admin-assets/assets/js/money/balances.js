@@ -4,6 +4,7 @@ import { fetchAll, post, replace, segment } from '../api.js';
 import { h } from '../dom.js';
 import { dollars, money } from '../format.js';
 import { initialChoice } from '../last-used.js';
+import { lots } from './lots.js';
 import { may } from '../session.js';
 import { button, card, empty, load, meter, toast, when } from '../ui/parts.js';
 import { dialog, field, formDialog } from '../ui/dialog.js';
@@ -41,6 +42,12 @@ export function balances(panel, signal, draw) {
               sort: (row) => dollars(row.balance),
               cell: (row) => money(row.balance),
             },
+            {
+              name: 'Owed',
+              num: true,
+              sort: (row) => dollars(row.owed),
+              cell: (row) => money(row.owed),
+            },
             { name: 'Budget', cell: (row) => budgetCell(row.budget) },
             {
               name: '',
@@ -55,6 +62,7 @@ export function balances(panel, signal, draw) {
                     button('Budget', () => setBudget(row, draw), { kind: 'small' }),
                   may('GET /projects/{id}/grants') &&
                     button('Grants', () => grants(row, signal), { kind: 'small quiet' }),
+                  may('GET /lots') && button('Lots', () => lots(row, signal), { kind: 'small quiet' }),
                 ),
             },
           ],
