@@ -59,8 +59,7 @@ fn apply(
 }
 
 fn applied(core: &mut LedgerCore, operation: LedgerOperation, time: u64) -> (Receipt, Vec<Transaction>) {
-    let applied =
-        core.apply(operation.clone(), at(time)).unwrap_or_else(|why| panic!("{operation:?}: {why}"));
+    let applied = apply(core, operation.clone(), time).unwrap_or_else(|why| panic!("{operation:?}: {why}"));
     (applied.receipt, applied.transactions)
 }
 
@@ -162,7 +161,7 @@ fn what_comes_back_to_an_ended_lot_is_expired_and_no_call_waits_for_its_removal(
     applied(&mut core, lot(LotKind::Paid, 100, Some(DAY), &[]), 0);
     applied(&mut core, hold(1, 70), 1);
     let late = apply(&mut core, hold(2, 30), DAY).unwrap_err();
-    assert!(matches!(late, LedgerRefusal::OutOfMoney { covered, .. } if covered == nano(0)), "{late}");
+    assert!(matches!(late, LedgerRefusal::HeldInFlight { covered, .. } if covered == nano(0)), "{late}");
     applied(&mut core, settle(1, 20), DAY + 1);
     let totals = core.totals();
     assert_eq!((totals.expired, totals.in_lots, totals.revenue), (nano(50), nano(30), nano(20)));
