@@ -22,11 +22,9 @@ use crate::guard::{guard, outside};
 use crate::pages;
 use crate::problem::ApiProblem;
 use crate::routes::{
-    accounts, budgets, contents, document, events, gateway_list, gateways, invoices, money, operators,
-    places, playground, receipt_keys, requests, scim_credentials, served, server, session, sign_in, tiers,
-    webhooks, words,
-    accounts, budgets, document, events, free_tiers, gateway_list, gateways, lots, money, operators, places,
-    playground, refunds, requests, scim_credentials, served, server, session, sign_in, tiers, words,
+    accounts, budgets, contents, document, events, free_tiers, gateway_list, gateways, invoices, lots, money,
+    operators, places, playground, receipt_keys, refunds, requests, scim_credentials, served, server,
+    session, sign_in, tiers, webhooks, words,
 };
 use crate::scim::{self, ScimService};
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};

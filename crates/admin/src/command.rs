@@ -1,9 +1,8 @@
 //! Commands and replies as serializable data, for the control socket. Contains no decisions.
 
 use headrace_domain::{
-    BudgetName, Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RecordRules, Residency, TierName,
-    BudgetName, Endpoint, HoldId, KeyId, ModelName, NanoDollars, OrgId, ProjectId, Residency, TierName,
-    UnixNanos,
+    BudgetName, Endpoint, HoldId, KeyId, ModelName, NanoDollars, OrgId, ProjectId, RecordRules, Residency,
+    TierName, UnixNanos,
 };
 use headrace_identity::{
     KeyChange, KeyDetails, KeyRecord, OperatorId, OperatorRecord, OperatorScope, OrgRecord, ProjectRecord,

@@ -29,8 +29,7 @@ pub fn markdown() -> String {
 fn section_of(field: &SettingField) -> &'static str {
     let section = field.path.split_once('.').map(|(section, _)| section);
     // Lists are top-level keys of the file but have a section of their own here.
-    let own = ["models", "prices", "budgets", "webhooks", "costs", "aliases", "routes"]
-    let own = ["models", "prices", "budgets", "free_tiers", "costs", "aliases", "routes"]
+    let own = ["models", "prices", "budgets", "free_tiers", "webhooks", "costs", "aliases", "routes"]
         .into_iter()
         .find(|name| *name == field.path);
     section.or(own).unwrap_or_default()

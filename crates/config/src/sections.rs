@@ -30,6 +30,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "Endpoints that receive alerts and other events: one `[[webhooks]]` table per endpoint. `headrace webhooks` shows their state",
     ),
     ("invoices", "Invoices for organisations by month. See [monthly invoices](recipes/monthly-invoices.md)"),
+    (
         "free_tiers",
         "Free use by window: one `[[free_tiers]]` table per free tier. `headrace free-tiers` shows their use, and sets further ones",
     ),

@@ -117,7 +117,7 @@ impl fmt::Debug for OpenedLedger {
 impl StoreName {
     /// All stores, in the order in which a copy must be made. Identities come before the ledger. A project that is
     /// created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Identities,
         Self::Ledger,
         Self::Objects,

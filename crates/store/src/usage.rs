@@ -30,8 +30,8 @@ mod traced;
 pub(crate) const FORMAT: FileFormat = FileFormat {
     what: "usage projection",
     application_id: i32::from_be_bytes(*b"HRus"),
-    version: 3,
-    newest: 3,
+    version: 4,
+    newest: 4,
     schema: rows::SCHEMA,
     upgrade: "",
     shrinks: false,

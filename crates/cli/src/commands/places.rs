@@ -2,10 +2,8 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply};
-use headrace_domain::{KeyId, RecordRules};
 use headrace_admin::{AdminCommand, AdminReply, LotAct};
-use headrace_domain::KeyId;
+use headrace_domain::{KeyId, RecordRules};
 use headrace_ledger::LowBalance;
 use headrace_terminal::output;
 

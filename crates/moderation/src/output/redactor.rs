@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::arguments::screen_text;
 use super::text_rules::TextRules;
-use crate::{Action, AppliesTo, RuleConfig, RuleKind};
+use crate::{Action, AppliesTo, JudgeMode, JudgesByName, RuleConfig, RuleKind};
 
 /// Recognises every kind of personal data, and replaces it.
 #[derive(Debug)]
@@ -25,6 +25,10 @@ impl PiiRedactor {
             pattern: None,
             window: None,
             entities: Vec::new(),
+            labels: Vec::new(),
+            threshold: None,
+            judge: None,
+            mode: JudgeMode::Sync,
             action: Action::Redact,
             replacement: None,
             applies_to: AppliesTo::OUTPUT,
@@ -33,7 +37,7 @@ impl PiiRedactor {
             message: None,
         };
         let mut errors = Vec::new();
-        let compiled = TextRules::compile(&[rule], &BTreeSet::from([0]), &mut errors);
+        let compiled = TextRules::compile(&[rule], &BTreeSet::from([0]), &JudgesByName::new(), &mut errors);
         match (compiled, errors.first()) {
             (Some(rules), None) => Ok(Self(Arc::new(rules))),
             (_, error) => Err(error.map_or_else(String::new, ToString::to_string)),

@@ -126,20 +126,18 @@ const WITH_TAGS: &str = concat!(
 "
 );
 
-/// Upgrades a file of version 2, which had no refunds. A program that knew none wrote none.
-const WITH_REFUNDS: &str = concat!(refunds!(), "PRAGMA user_version = 3;");
+/// Upgrades a file of version 3, which had no refunds. A program that knew none wrote none.
+const WITH_REFUNDS: &str = concat!(refunds!(), "PRAGMA user_version = 4;");
 
 /// Upgrades a file of an older program.
 pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), FormatError> {
     let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *open).await?;
     match found {
-        ..2 => drop(sqlx::raw_sql(WITH_USERS).execute(open).await?),
-        2 => drop(sqlx::raw_sql(WITH_TAGS).execute(open).await?),
+        ..2 => drop(sqlx::raw_sql(WITH_USERS).execute(&mut *open).await?),
+        2 => drop(sqlx::raw_sql(WITH_TAGS).execute(&mut *open).await?),
         _ => {}
-    if found < 2 {
-        sqlx::raw_sql(WITH_USERS).execute(&mut *open).await?;
     }
-    if found < 3 {
+    if found < 4 {
         sqlx::raw_sql(WITH_REFUNDS).execute(open).await?;
     }
     Ok(())
