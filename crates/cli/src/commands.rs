@@ -239,7 +239,8 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
 fn contents_alone(config: &ServerSettings, dir: &DataDir) -> ContentAccess {
     let archive = dir.storage().contents(config.contents.max_total_bytes, None);
     let objects_dir = config.storage.objects_dir.as_deref();
-    let forgetter = UserForgetter::new(dir.storage(), objects_dir, Arc::clone(&archive));
+    let forgetter = UserForgetter::new(dir.storage(), objects_dir, Arc::clone(&archive))
+        .with_session_file(&config.data_dir);
     ContentAccess {
         archive,
         flush: Box::new(|| ()),

@@ -96,7 +96,8 @@ impl OperatorAccess {
         let forgetter =
             UserForgetter::new(data_dir.storage(), objects_dir, Arc::clone(&stores.contents.store))
                 .with_recorder(recorder)
-                .with_peers(peers.clone());
+                .with_peers(peers.clone())
+                .with_sessions(console.as_ref().map(AdminListener::sessions));
         let service = admin_service(roles, reloader, &live_stats, context);
         let service = service.with_contents(content_access(&stores.contents, &forgetter));
         let service = service.with_audit_signer(audit_heads::signer(&secret)?);

@@ -79,6 +79,22 @@ impl SessionFile {
         (file, stored)
     }
 
+    /// Removes the sessions of a provider's user from the file of a server that does not run. Returns their number.
+    ///
+    /// # Errors
+    /// Why the file could not be read or written.
+    pub(crate) fn forget(dir: &Path, user: &str) -> Result<u64, String> {
+        let (file, stored) = Self::open(dir);
+        let mut sessions = stored?;
+        let before = sessions.len();
+        sessions.retain(|session| !session.is_of(user));
+        let removed = before.saturating_sub(sessions.len());
+        if removed > 0 {
+            file.replace(&sessions)?;
+        }
+        Ok(removed as u64)
+    }
+
     fn read(&self) -> Result<Vec<StoredSession>, String> {
         let told = |error: std::io::Error| error.to_string();
         let length = match std::fs::metadata(&self.path) {
@@ -134,6 +150,32 @@ impl SessionStore for SessionFile {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn sessions_of_a_user_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(SessionFile::forget(dir.path(), "ann"), Ok(0), "no file");
+        let session = |n: u8, subject: &str| StoredSession {
+            token: [n; 32],
+            operator: OperatorId::new("op_a1").unwrap(),
+            expires: UnixNanos::new(u64::MAX),
+            used: UnixNanos::new(7),
+            user: Some(Arc::new(ProviderUser {
+                provider: "acme".to_owned(),
+                issuer: "https://i".to_owned(),
+                subject: subject.to_owned(),
+                name: format!("{subject} smith"),
+                role: Role::Viewer,
+                rules: [4; 32],
+            })),
+        };
+        let (file, _) = SessionFile::open(dir.path());
+        file.replace(&[session(1, "ann"), session(2, "bob"), session(3, "ann")]).unwrap();
+        assert_eq!(SessionFile::forget(dir.path(), "carol"), Ok(0));
+        assert_eq!(SessionFile::forget(dir.path(), "ann"), Ok(2));
+        assert_eq!(SessionFile::forget(dir.path(), "bob smith"), Ok(1));
+        assert_eq!(SessionFile::open(dir.path()).1, Ok(Vec::new()));
+    }
 
     #[test]
     fn sessions_are_read_as_they_were_written_and_damage_is_told() {

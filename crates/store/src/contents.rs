@@ -88,6 +88,15 @@ const SWEPT_AT_ONCE: i64 = 256;
 /// Transactions of one sweep. The next sweep continues.
 const MOST_STEPS: usize = 400;
 
+/// Removes the oldest contents whose sizes together are at least a number of bytes, or as many as one step may.
+const OLDEST: &str = "
+    DELETE FROM content WHERE seq IN (
+        SELECT seq FROM (
+            SELECT seq, sum(size) OVER (ORDER BY started, seq) - size AS removed FROM (
+                SELECT seq, started, length(CAST(request AS BLOB)) + length(CAST(answer AS BLOB)) + length(facts) AS size
+                FROM content ORDER BY started, seq LIMIT ?))
+        WHERE removed < ?)";
+
 /// The store of contents. See the top of the file.
 pub struct SqliteContents {
     path: PathBuf,
@@ -159,14 +168,12 @@ impl SqliteContents {
             );
             let expired =
                 expired.bind(integer(now.get())).bind(SWEPT_AT_ONCE).execute(&mut *connection).await?;
-            if expired.rows_affected() > 0 || used_bytes(connection).await? <= most {
+            let beyond = used_bytes(connection).await?.saturating_sub(most);
+            if expired.rows_affected() > 0 || beyond == 0 {
                 return Ok(expired.rows_affected());
             }
-            let oldest = sqlx::query(
-                "DELETE FROM content WHERE seq IN (SELECT seq FROM content ORDER BY started, seq LIMIT ?)",
-            );
-            let oldest = oldest.bind(SWEPT_AT_ONCE / 4).execute(&mut *connection).await?;
-            Ok(oldest.rows_affected())
+            let oldest = sqlx::query(OLDEST).bind(SWEPT_AT_ONCE).bind(integer(beyond));
+            Ok(oldest.execute(&mut *connection).await?.rows_affected())
         })
     }
 }

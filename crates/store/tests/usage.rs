@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use headrace_domain::{
-    CallOutcome, EndUser, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, RequestId,
-    Rounding, Stage, TokenClass, TraceRecord, TracedRefusal, UnixNanos,
+    CallLabels, CallOutcome, EndUser, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId,
+    RequestId, Rounding, Stage, TokenClass, TraceRecord, TracedRefusal, UnixNanos,
 };
 use headrace_ledger::{
     ChargeLine, GrantKind, JournalEvent, Ledger, LedgerOperation, Owner, ReleaseReason, SettleOutcome,
@@ -377,6 +377,37 @@ fn a_file_that_knew_no_users_keeps_its_sums() {
     world.traces.append(&[trace]).unwrap();
     let after = world.usage().usage(&query(&[("by", "user")])).unwrap();
     assert_eq!(after.rows.len(), 2, "{after:?}");
+}
+
+#[test]
+fn a_file_that_knew_no_tags_keeps_its_sums_by_user() {
+    let mut world = World::new();
+    for n in 0..60_u64 {
+        let trace = world.call(START + n * 97);
+        world.traces.append(&trace.into_iter().collect::<Vec<_>>()).unwrap();
+    }
+    let all = query(&[("by", "org,project,key,model,upstream,user"), ("interval", "hour")]);
+    let before = world.usage().usage(&all).unwrap();
+    // The table as in the second version.
+    let path = world.dir.join("usage.sqlite");
+    let second = "CREATE TABLE second AS SELECT hour, org, project, key, model, upstream, user, calls, completed, cancelled, \
+                  failed, released, refused, input, cached_input, cache_write, cache_write_1h, output, reasoning, charged, \
+                  loss, paid, paid_calls, paid_charged FROM hours; DROP TABLE hours; \
+                  ALTER TABLE second RENAME TO hours; CREATE INDEX hours_project ON hours (project, hour); \
+                  PRAGMA user_version = 2;";
+    edit(&path, second);
+    for _ in 0..2 {
+        assert_eq!(world.usage().usage(&all).unwrap(), before);
+    }
+    let by_tag = world.usage().usage(&query(&[("by", "tag")])).unwrap();
+    assert_eq!(by_tag.rows.iter().map(|row| row.of[0].as_deref()).collect::<Vec<_>>(), [None]);
+    let mut trace = std::iter::from_fn(|| Some(world.call(START + 9_001))).flatten().next().unwrap();
+    trace.labels = CallLabels::of([("tag", "checkout")]).map(Box::new);
+    world.traces.append(&[trace]).unwrap();
+    let by_tag = world.usage().usage(&query(&[("by", "tag")])).unwrap();
+    let tags: Vec<_> = by_tag.rows.iter().map(|row| (row.of[0].as_deref(), row.sums.calls)).collect();
+    assert!(tags.contains(&(Some("checkout"), 1)), "{tags:?}");
+    assert_eq!(by_tag.total().charged, world.usage().usage(&all).unwrap().total().charged);
 }
 
 #[test]

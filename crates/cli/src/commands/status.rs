@@ -3,8 +3,6 @@
 use std::process::ExitCode;
 
 use headrace_admin::{AdminCommand, AdminReply, GatewayView, ServerStatus, StoreView};
-use headrace_terminal::output;
-
 use headrace_trace::counted;
 
 use crate::arguments::ServerArgs;

@@ -144,7 +144,7 @@ async fn an_answer_that_is_passed_on_is_recorded_too() {
     }
 }
 
-/// A store that waits before each write until it is released, and fails if it was told to.
+/// A store that waits before each write until it is released, and fails if the test says so.
 struct SlowStore {
     release: std::sync::Mutex<Receiver<()>>,
     fails: AtomicBool,

@@ -430,8 +430,8 @@ fn a_program_that_knows_no_regions_does_not_pass_over_them() {
     assert_eq!(SqliteKeyStore::open(&path).unwrap().load_all().unwrap().orgs, [org_record(0)]);
 }
 
-/// Makes a file as the program before had it: without the tables of accounts and of operators' scopes.
-const DOWNGRADE: &str = "DROP TABLE accounts; DROP TABLE operator_scopes;";
+/// Makes a file as the program before had it: without the tables of accounts, operators' scopes and record policies.
+const DOWNGRADE: &str = "DROP TABLE accounts; DROP TABLE operator_scopes; DROP TABLE project_records;";
 
 #[test]
 fn an_older_file_takes_accounts_and_programs_that_do_not_know_them_refuse_it_from_then_on() {
