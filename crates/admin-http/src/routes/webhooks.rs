@@ -82,7 +82,7 @@ fn other(reply: WebhookReply) -> ApiProblem {
 }
 
 async fn endpoints(app: &AdminApp, who: &AuthenticatedOperator) -> Result<Vec<WebhookShown>, ApiProblem> {
-    let view = |of: WebhookView| WebhookShownShown {
+    let view = |of: WebhookView| WebhookShown {
         name: of.name,
         host: of.host,
         events: of.events,
