@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_call_api::CallerInfo;
 use headrace_call_state::{Answer, Rejection};
 use headrace_catalog::{Catalog, RetirementNotice, ServedModel};
-use headrace_domain::{Code, Dialect, KeyId, ModelName, TokenClass, TraceRecord, UnixNanos};
+use headrace_domain::{CallOutcome, Code, Dialect, KeyId, ModelName, TokenClass, TraceRecord, UnixNanos};
 use headrace_identity::Principal;
 use headrace_wire::{
     ModelCard, ModelPricing, ModelsPage, model_body, models_body, named_request, named_trace,
@@ -130,7 +130,15 @@ impl Gateway {
     async fn receipt_of(&self, principal: &Principal, name: &str) -> Looked {
         let Ok(_slot) = self.trace_slots().try_acquire() else { return Err(too_many_look_ups()) };
         let record = self.record_of(principal, name).await?;
-        match self.parts().records.receipt(record).await {
+        let is_refused = matches!(record.outcome, CallOutcome::Refused(_));
+        let deadline = Instant::now() + RECORD_WAIT;
+        let mut made = self.parts().records.receipt(Arc::clone(&record)).await;
+        // The settlement of a call that has just ended is in the journal a moment later.
+        while matches!(made, Ok(None)) && !is_refused && Instant::now() < deadline {
+            sleep(RECORD_LOOK_EVERY).await;
+            made = self.parts().records.receipt(Arc::clone(&record)).await;
+        }
+        match made {
             Ok(Some(receipt)) => Ok(Answer::json(200, receipt)),
             Ok(None) => Err(no_receipt()),
             Err(ReceiptUnavailable) => Err(Rejection::new(

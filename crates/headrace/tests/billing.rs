@@ -286,7 +286,7 @@ async fn invoices_are_drafted_numbered_exported_and_kept() {
     let month = months["rows"][0]["start"].as_str().unwrap()[..7].to_owned();
     let draft = server.ok(&["invoices", "draft", "default", &month, "--json"]);
     let draft: Value = serde_json::from_str(&draft).unwrap();
-    let invoice = &draft["invoices"]["invoice"];
+    let invoice = &draft["value"]["invoice"];
     assert_eq!((&invoice["state"], &invoice["number"]), (&json!("draft"), &Value::Null));
     // Berlin's month may have begun after these calls, or before.
     let sum = invoice["totals"]["charged"].as_str().unwrap();

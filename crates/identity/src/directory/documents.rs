@@ -7,7 +7,7 @@ impl Directory {
     /// Gives a document the next number of its series. It never changes afterwards.
     ///
     /// # Errors
-    /// [`IdentityError::Store`] if the store fails, or has such a document.
+    /// [`IdentityError::Store`] if the store fails, or has a document of the same kind, organisation and period.
     pub fn number_document(
         &self,
         new: &NewDocument,

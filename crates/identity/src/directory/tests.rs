@@ -525,15 +525,15 @@ impl DocumentStore for Scripted {
         _new: &NewDocument,
         _write: DocumentWriter<'_>,
     ) -> Result<NumberedDocument, StoreError> {
-        unimplemented!()
+        Err(StoreError::NotFound { what: "document" })
     }
 
     fn documents(&self) -> Result<Vec<NumberedDocument>, StoreError> {
-        unimplemented!()
+        Err(StoreError::NotFound { what: "document" })
     }
 
     fn document(&self, _series: &str, _number: u64) -> Result<Option<NumberedDocument>, StoreError> {
-        unimplemented!()
+        Err(StoreError::NotFound { what: "document" })
     }
 }
 

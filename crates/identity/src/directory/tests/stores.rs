@@ -118,18 +118,16 @@ impl AccountStore for Failing {
 impl DocumentStore for Failing {
     fn number_document(
         &self,
-        _new: &NewDocument,
-        _write: DocumentWriter<'_>,
+        new: &NewDocument,
+        write: DocumentWriter<'_>,
     ) -> Result<NumberedDocument, StoreError> {
-        unimplemented!()
+        self.check().and_then(|()| self.store.number_document(new, write))
     }
-
     fn documents(&self) -> Result<Vec<NumberedDocument>, StoreError> {
-        unimplemented!()
+        self.store.documents()
     }
-
-    fn document(&self, _series: &str, _number: u64) -> Result<Option<NumberedDocument>, StoreError> {
-        unimplemented!()
+    fn document(&self, series: &str, number: u64) -> Result<Option<NumberedDocument>, StoreError> {
+        self.store.document(series, number)
     }
 }
 
