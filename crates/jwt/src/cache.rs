@@ -119,6 +119,7 @@ impl TokenCache {
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::RecordRules;
     use headrace_domain::{KeyId, OrgId, ProjectId, Residency, TokenUser};
     use headrace_identity::{AddressList, EndpointAccess, ModelAccess, RateLimits};
 
@@ -146,6 +147,7 @@ mod tests {
             expires: None,
             allowed_ips: AddressList::default(),
             tier: None,
+            records: RecordRules::default(),
         };
         let (models, limits) = (ModelAccess::All, RateLimits::default());
         let grant = UserGrant { user, org: None, project, models, limits, expires: NOW };

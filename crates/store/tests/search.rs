@@ -108,6 +108,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         rounds: Vec::new(),
         moderation: None,
         output_verdicts: Vec::new(),
+        labels: None,
         outcome,
         failed_with: None,
         shadow_of: None,

@@ -58,6 +58,7 @@ fn record(n: u64) -> TraceRecord {
         connection: None,
         moderation: None,
         output_verdicts: Vec::new(),
+        labels: None,
         outcome: CallOutcome::Completed { finish: vec!["stop".to_owned()] },
         kept_answers: None,
         cache_diagnosis: None,

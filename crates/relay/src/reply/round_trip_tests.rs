@@ -34,6 +34,7 @@ fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
         user: None,
+        labels: None,
         form: None,
         dialect: Default::default(),
         reasoning: Default::default(),

@@ -148,7 +148,7 @@ impl WebhookWorld {
             amount: NanoDollars::new(amount),
             owner: Owner::new(1),
             expires: self.clock.now().after(Duration::from_secs(60)),
-            demand: Some(Box::new(demand)),
+            demand: Some(demand),
             idempotency: None,
         });
         let line = ChargeLine {

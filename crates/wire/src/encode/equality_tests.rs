@@ -71,6 +71,7 @@ fn call(endpoint: Endpoint, asked: &AnswerShape, stream: bool) -> Call {
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
         user: None,
+        labels: None,
         form: None,
         dialect: DialectExtras::completions(CompletionsExtras { echo, ..CompletionsExtras::default() }),
         reasoning: Default::default(),
