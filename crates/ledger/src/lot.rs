@@ -193,7 +193,7 @@ impl HoldFunding {
             .collect()
     }
 
-    /// Adds the shares of an extension by `amount` to those of a hold of `held`. `None` stands for the balance alone.
+    /// Adds the shares of an extension by `amount` to the shares of a hold of `held`. `None` means the balance alone.
     pub fn extended(
         before: Option<&Self>,
         held: NanoDollars,

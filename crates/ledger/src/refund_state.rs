@@ -10,14 +10,14 @@ use crate::refund::{ChargeRefunded, MAX_REFUNDS, RefundMade};
 /// All refunds of a ledger.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefundState {
-    /// The charges of which something was refunded.
+    /// The charges with refunds.
     pub(crate) charges: BTreeMap<HoldId, RefundedCharge>,
     /// The refunds by organisation and reference.
     pub(crate) references: BTreeMap<OrgId, BTreeMap<Arc<str>, RefundMade>>,
     count: usize,
 }
 
-/// A charge of which something was refunded.
+/// A charge with refunds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RefundedCharge {
     pub(crate) org: OrgId,

@@ -372,7 +372,7 @@ impl fmt::Display for LedgerRefusal {
             }
             Self::RefundExceedsCharge { hold, charged, refunded, asked } => write!(
                 f,
-                "{hold} was charged {charged}, of which {refunded} are refunded: {asked} cannot be refunded"
+                "{hold} was charged {charged}, and {refunded} are refunded: {asked} more cannot be refunded"
             ),
             Self::RefundReferenceUsed { reference, hold, amount } => {
                 write!(f, "reference {reference:?} is used by the refund of {amount} of {hold}")

@@ -112,7 +112,7 @@ impl World {
         };
         let mut setup = vec![open("o", "p"), grant("o", BALANCE), set_rule(daily), set_rule(hourly)];
         // Of half of the seeds: lots, a contract and free tiers.
-        if seed % 2 == 0 {
+        if seed.is_multiple_of(2) {
             setup.extend(world::lots_and_free_tiers());
         }
         let mut opened = first.ledger.decide(setup, at(0));

@@ -139,7 +139,7 @@ causes! {
         "the ledger has no charge of hold_01997e2b-6f3a-7c41-9d54-0a6c1be2f7aa: no such call ended, or nothing was charged"
         "headrace requests lists calls with their charges";
     RefundExceedsCharge Asker "The same charge was refunded before under another reference."
-        "hold_01997e2b-6f3a-7c41-9d54-0a6c1be2f7aa was charged $0.000123, of which $0.000123 are refunded: $0.000001 cannot be refunded" "";
+        "hold_01997e2b-6f3a-7c41-9d54-0a6c1be2f7aa was charged $0.000123, and $0.000123 are refunded: $0.000001 more cannot be refunded" "";
     Overflow Asker "An amount with too many digits."
         "a sum does not fit 64-bit nano-dollars (±9.2 billion dollars)" "";
     LedgerBusy Nobody "Many changes and calls at the same time on a slow disk."
