@@ -139,6 +139,7 @@ pub(crate) struct ForgetArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
     /// The user, as callers name it (user, safety_identifier, metadata.user_id)
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) user: String,
     /// Only in this project
     #[arg(long)]

@@ -74,7 +74,8 @@ impl Traffic {
             self.ok("/v1/conversations", &json!({ "metadata": { "customer": USER } }), &[]).await;
         let body = json!({ "model": "headrace-demo", "max_output_tokens": 4, "input": text, "user": USER,
             "metadata": { "customer": USER }, "conversation": conversation["id"] });
-        self.ok("/v1/responses", &body, &[]).await;
+        // The answer, which repeats the metadata, is kept for repeated requests.
+        self.ok("/v1/responses", &body, &[("idempotency-key", "order-1")]).await;
 
         // A refusal that repeats what the caller sent.
         let (status, _) = self.post("/v1/chat/completions", &chat(json!({ "model": USER })), &[]).await;

@@ -140,6 +140,12 @@ pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), 
     if found < 4 {
         sqlx::raw_sql(WITH_REFUNDS).execute(open).await?;
     }
+    let upgrade = match found {
+        ..2 => WITH_USERS,
+        2 => WITH_TAGS,
+        _ => return Ok(()),
+    };
+    sqlx::raw_sql(upgrade).execute(open).await?;
     Ok(())
 }
 
