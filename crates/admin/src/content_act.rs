@@ -2,7 +2,7 @@
 //! decisions.
 
 use headrace_domain::{OrgId, ProjectId, RequestId};
-use headrace_trace::{CallScore, Dataset, RecordName, ScoreValue};
+use headrace_trace::{CallDataset, CallScore, RecordName, ScoreValue};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -112,12 +112,12 @@ pub enum ContentReply {
     /// Datasets, by name.
     Datasets {
         /// The datasets.
-        datasets: Vec<Dataset>,
+        datasets: Vec<CallDataset>,
     },
     /// A dataset was created.
     DatasetCreated {
         /// The dataset.
-        dataset: Dataset,
+        dataset: CallDataset,
     },
     /// A dataset was removed.
     DatasetRemoved {

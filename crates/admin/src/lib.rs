@@ -33,7 +33,7 @@ pub use content_act::{ContentAct, ContentReply, ForgottenStore};
 pub use credit_view::{BudgetView, CreditView};
 pub use error::{AdminError, ControlError};
 pub use gateway_view::GatewayView;
-pub use headrace_trace::{CallScore, Dataset, RecordName, ScoreValue};
+pub use headrace_trace::{CallDataset, CallScore, RecordName, ScoreValue};
 pub use invoice::{
     InvoiceDays, InvoiceDocument, InvoiceLedger, InvoiceLine, InvoiceState, InvoiceTax, InvoiceTotals,
     PriceVersion,

@@ -8,6 +8,7 @@ mod billing_fields;
 mod budgets;
 pub mod ca;
 mod command_settings;
+mod content_rule_fields;
 mod extras;
 mod field;
 pub mod fields;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// would be a part of too many other words.
 const SEARCHED_BYTES: usize = 8;
 
-/// What stands in place of the name.
+/// What replaces the name.
 pub const FORGOTTEN: &str = "(forgotten)";
 
 /// The name of a user that is to be forgotten.

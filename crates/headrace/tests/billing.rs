@@ -20,9 +20,9 @@ const RECEIPT: &str = "headrace-receipt+jwt";
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 /// A seeded sequence of random numbers.
-struct Random(u64);
+struct SeededNumbers(u64);
 
-impl Random {
+impl SeededNumbers {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -77,7 +77,7 @@ async fn a_thousand_receipts_verify_and_none_with_a_changed_byte() {
             (id, text)
         })
     });
-    let mut random = Random(SEED);
+    let mut random = SeededNumbers(SEED);
     let (mut verified, mut charged, mut positions) = (0, 0_i64, std::collections::BTreeSet::new());
     for (at, made) in made.collect::<Vec<_>>().into_iter().enumerate() {
         let (id, text) = made.await.unwrap();
@@ -168,7 +168,7 @@ async fn receipts_are_made_for_their_project_verified_offline_and_outlive_a_rota
 }
 
 /// A webhook that an endpoint received.
-struct Received {
+struct ReceivedEvent {
     id: String,
     timestamp: u64,
     signature: String,
@@ -176,7 +176,7 @@ struct Received {
 }
 
 /// An endpoint that answers with these statuses, and then with 204.
-fn endpoint(statuses: Vec<u16>) -> (String, Receiver<Received>) {
+fn endpoint(statuses: Vec<u16>) -> (String, Receiver<ReceivedEvent>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("http://{}", listener.local_addr().unwrap());
     let (send, receive) = mpsc::channel();
@@ -207,7 +207,7 @@ fn endpoint(statuses: Vec<u16>) -> (String, Receiver<Received>) {
             stream.write_all(answer.as_bytes()).unwrap();
             let (id, signature) = (header("webhook-id"), header("webhook-signature"));
             let timestamp = header("webhook-timestamp").parse().unwrap();
-            if send.send(Received { id, timestamp, signature, body }).is_err() {
+            if send.send(ReceivedEvent { id, timestamp, signature, body }).is_err() {
                 return;
             }
         }

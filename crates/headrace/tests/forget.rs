@@ -13,7 +13,7 @@ use std::path::Path;
 
 use common::{Server, program, said};
 use serde_json::Value;
-use traffic::{KEY, Traffic, USER};
+use traffic::{CanaryTraffic, KEY, USER};
 
 /// The files of a directory that contain the name, with the number of places.
 fn places(dir: &Path) -> BTreeMap<String, usize> {
@@ -57,7 +57,7 @@ async fn a_forgotten_user_is_in_no_file_of_a_running_server() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("data");
     let server = Server::up(&dir, &["--set", "records.level=full"]);
-    let traffic = Traffic::new(&server.url);
+    let traffic = CanaryTraffic::new(&server.url);
     traffic.run(root.path()).await;
     traffic.until_traced(&server);
     let sums = totals(&server);
@@ -90,7 +90,7 @@ async fn a_user_is_forgotten_while_no_server_runs_and_only_in_the_named_project(
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("data");
     let mut server = Server::up(&dir, &["--set", "records.level=full"]);
-    let traffic = Traffic::new(&server.url);
+    let traffic = CanaryTraffic::new(&server.url);
     traffic.run(root.path()).await;
     traffic.until_traced(&server);
     server.stop();

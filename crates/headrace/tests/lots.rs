@@ -24,13 +24,13 @@ zone = "Asia/Tokyo"
 "#;
 
 /// An answer: its status, its headers by name, and its body.
-struct Asked {
+struct AskedCall {
     status: u16,
     headers: reqwest::header::HeaderMap,
     body: Value,
 }
 
-impl Asked {
+impl AskedCall {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
@@ -40,12 +40,12 @@ impl Asked {
     }
 }
 
-async fn ask(server: &Server, key: &str, max_tokens: u32) -> Asked {
+async fn ask(server: &Server, key: &str, max_tokens: u32) -> AskedCall {
     let mut body = question(json!({ "max_tokens": max_tokens }));
     body["model"] = json!("headrace-demo");
     let answer = server.send(key, &body).await;
     let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
-    Asked { status, headers, body: serde_json::from_str(&answer.text().await.unwrap()).unwrap() }
+    AskedCall { status, headers, body: serde_json::from_str(&answer.text().await.unwrap()).unwrap() }
 }
 
 fn json_of(server: &Server, arguments: &[&str]) -> Value {

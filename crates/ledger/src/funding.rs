@@ -25,14 +25,14 @@ pub(crate) struct FundingNeed<'h> {
 }
 
 /// A source that a hold may draw from.
-struct Candidate {
+struct FundingCandidate {
     /// Contracts last, then the end, then the kind, then the number.
     order: (bool, u64, u8, u64),
-    supply: Supply,
+    supply: FundingSupply,
 }
 
 /// What a source can give.
-enum Supply {
+enum FundingSupply {
     /// Money, from the balance or a lot.
     Money { source: MoneySource, left: i64 },
     /// Money of a free tier that counts dollars.
@@ -161,10 +161,10 @@ impl LedgerState {
         })
     }
 
-    fn balance(&self, need: FundingNeed<'_>) -> Candidate {
+    fn balance(&self, need: FundingNeed<'_>) -> FundingCandidate {
         let left = self.org(need.rows).available;
         let source = MoneySource::Balance;
-        Candidate { order: (false, NO_END, PAID, 0), supply: Supply::Money { source, left } }
+        FundingCandidate { order: (false, NO_END, PAID, 0), supply: FundingSupply::Money { source, left } }
     }
 
     fn org(&self, rows: PartyRows) -> OrgAccount {
@@ -175,7 +175,7 @@ impl LedgerState {
         &self,
         need: FundingNeed<'_>,
         may_draw: impl Fn(&LotBalance) -> bool,
-        candidates: &mut Vec<Candidate>,
+        candidates: &mut Vec<FundingCandidate>,
     ) {
         let lots = self.lots.of_org(need.parties.org);
         let usable = lots.filter(|of| of.left > 0 && of.terms().is_live(need.now) && may_draw(of));
@@ -185,9 +185,9 @@ impl LedgerState {
             let rank = if lot.terms.kind == LotKind::Promotional { GIFT } else { PAID };
             let source = if is_contract { MoneySource::Contract(lot.id) } else { MoneySource::Lot(lot.id) };
             let end = lot.terms.ends.map_or(NO_END, UnixNanos::get);
-            Candidate {
+            FundingCandidate {
                 order: (is_contract, end, rank, lot.id.get()),
-                supply: Supply::Money { source, left: *left },
+                supply: FundingSupply::Money { source, left: *left },
             }
         }));
     }
@@ -196,7 +196,7 @@ impl LedgerState {
     fn drawn(
         &self,
         need: FundingNeed<'_>,
-        mut candidates: Vec<Candidate>,
+        mut candidates: Vec<FundingCandidate>,
         free: Option<FreeLeft>,
     ) -> Result<Option<HoldFunding>, LedgerRefusal> {
         candidates.sort_unstable_by_key(|candidate| candidate.order);
@@ -204,22 +204,22 @@ impl LedgerState {
         let mut covered = 0_i64;
         let mut own = 0_i64;
         let mut shares = Vec::new();
-        for Candidate { supply, .. } in candidates {
+        for FundingCandidate { supply, .. } in candidates {
             let (source, taken, free) = match supply {
-                Supply::Money { source, left } => {
+                FundingSupply::Money { source, left } => {
                     covered = covered.saturating_add(left);
                     if !matches!(source, MoneySource::Contract(_)) {
                         own = own.saturating_add(left);
                     }
                     (source, left.min(rest), None)
                 }
-                Supply::FreeMoney { mut reservation, left } => {
+                FundingSupply::FreeMoney { mut reservation, left } => {
                     covered = covered.saturating_add(left);
                     let taken = left.min(rest);
                     reservation.amount = u64::try_from(taken).unwrap_or(0);
                     (MoneySource::Free, taken, Some(reservation))
                 }
-                Supply::FreeCall { reservation } => (MoneySource::Free, rest, Some(reservation)),
+                FundingSupply::FreeCall { reservation } => (MoneySource::Free, rest, Some(reservation)),
             };
             if taken > 0 {
                 rest -= taken;
@@ -265,7 +265,7 @@ impl FreeWindow {
     }
 
     /// Returns the source for a new hold. `None` if too little is left.
-    fn candidate(&self, state: &RuleState, left: u64, need: FundingNeed<'_>) -> Option<Candidate> {
+    fn candidate(&self, state: &RuleState, left: u64, need: FundingNeed<'_>) -> Option<FundingCandidate> {
         let units = match (state.rule.measure, need.parties.demand) {
             (BudgetMeasure::Dollars, _) => return (left > 0).then(|| self.money(state, left)),
             (BudgetMeasure::Tokens, Some(demand)) => demand.tokens,
@@ -275,21 +275,25 @@ impl FreeWindow {
         (units <= left).then(|| self.call(state, units))
     }
 
-    fn money(&self, state: &RuleState, left: u64) -> Candidate {
+    fn money(&self, state: &RuleState, left: u64) -> FundingCandidate {
         let left = i64::try_from(left).unwrap_or(i64::MAX);
-        self.with(state, |reservation| Supply::FreeMoney { reservation, left })
+        self.with(state, |reservation| FundingSupply::FreeMoney { reservation, left })
     }
 
-    fn call(&self, state: &RuleState, units: u64) -> Candidate {
-        self.with(state, |reservation| Supply::FreeCall {
+    fn call(&self, state: &RuleState, units: u64) -> FundingCandidate {
+        self.with(state, |reservation| FundingSupply::FreeCall {
             reservation: BudgetReservation { amount: units, ..reservation },
         })
     }
 
-    fn with(&self, state: &RuleState, supply: impl FnOnce(BudgetReservation) -> Supply) -> Candidate {
+    fn with(
+        &self,
+        state: &RuleState,
+        supply: impl FnOnce(BudgetReservation) -> FundingSupply,
+    ) -> FundingCandidate {
         let reservation = self.reservation.clone();
         let order = (false, reservation.window.end.get(), GIFT, state.number);
-        Candidate { order, supply: supply(reservation) }
+        FundingCandidate { order, supply: supply(reservation) }
     }
 }
 

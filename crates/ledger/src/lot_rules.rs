@@ -10,9 +10,9 @@ use crate::state::{HeldFunds, LedgerState};
 use crate::table::RowIndex;
 use crate::transaction::JournalEvent;
 
-type Rule = Result<(), &'static str>;
+type RuleCheck = Result<(), &'static str>;
 
-fn rule(holds: bool, why: &'static str) -> Rule {
+fn rule(holds: bool, why: &'static str) -> RuleCheck {
     if holds { Ok(()) } else { Err(why) }
 }
 
@@ -24,7 +24,7 @@ impl LedgerState {
         amount: NanoDollars,
         org: &OrgId,
         now: UnixNanos,
-    ) -> Rule {
+    ) -> RuleCheck {
         let Some(funding) = funding else { return Ok(()) };
         let sum = NanoDollars::checked_sum(funding.shares.iter().map(|share| share.amount));
         rule(sum == Ok(amount), "the shares of a hold do not sum to it")?;
@@ -86,7 +86,7 @@ impl LedgerState {
     }
 
     /// Checks where a refund goes.
-    pub(crate) fn check_refund_parts(&self, refund: &ChargeRefunded, now: UnixNanos) -> Rule {
+    pub(crate) fn check_refund_parts(&self, refund: &ChargeRefunded, now: UnixNanos) -> RuleCheck {
         let sum = NanoDollars::checked_sum(refund.parts.iter().map(|part| part.amount));
         rule(sum == Ok(refund.amount), "the parts of a refund do not sum to it")?;
         let is_own = |id| self.lots.get(id).filter(|of| of.lot.org == refund.org);
@@ -121,7 +121,7 @@ impl LedgerState {
     }
 
     /// Checks an event about lots, debts or free tiers.
-    pub(crate) fn check_lot_event(&self, event: &JournalEvent) -> Rule {
+    pub(crate) fn check_lot_event(&self, event: &JournalEvent) -> RuleCheck {
         match event {
             JournalEvent::LotMade(lot) => {
                 rule(lot.id == self.lots.next_id(), "a lot has the number of another one")?;

@@ -39,7 +39,7 @@ pub struct MoneyEntry {
 }
 
 /// An account. `PaidIn` and `Promotional` are negative by the amounts that customers paid or were given, `Loss` by the
-/// amount written off, `Refunded` by the charges given back, and `Receivable` by what an organisation owes. The sum over
+/// amount written off, `Refunded` by the charges given back, and `Receivable` by the debts of organisations. The sum over
 /// all accounts is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Account {

@@ -26,9 +26,9 @@ pub(crate) struct RecordedContents {
 }
 
 /// Replaces personal data by the recognisers of content rules.
-struct Redactor(PiiRedactor);
+struct RecordRedactor(PiiRedactor);
 
-impl ContentRedactor for Redactor {
+impl ContentRedactor for RecordRedactor {
     fn redact(&self, text: &str) -> Option<String> {
         self.0.redact(text)
     }
@@ -46,7 +46,7 @@ impl RecordedContents {
         (clock, metrics): (&Arc<dyn Clock>, &Metrics),
     ) -> Result<Self, String> {
         let store = data_dir.storage().contents(bounds.max_total_bytes, Some(guard));
-        let redactor = Arc::new(Redactor(PiiRedactor::new()?));
+        let redactor = Arc::new(RecordRedactor(PiiRedactor::new()?));
         let config =
             ContentRecorderConfig { max_bytes: bounds.max_call_bytes, ..ContentRecorderConfig::default() };
         let recorder = ContentRecorder::start(

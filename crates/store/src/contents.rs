@@ -1,87 +1,24 @@
 //! Recorded requests and answers in one SQLite file. One connection writes and reads, because neither is on the path of a
 //! call. Deleted bytes are overwritten. Knows nothing of what a request means.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-
 use headrace_domain::{ForgottenName, ProjectId, RequestId, UnixNanos};
 use headrace_trace::{
-    CallCursor, CallScore, ContentArchive, ContentPage, ContentQuery, ContentStore, Dataset, RecordName,
+    CallCursor, CallDataset, CallScore, ContentArchive, ContentPage, ContentQuery, ContentStore, RecordName,
     StoredContent, TraceError,
 };
 use sqlx::sqlite::SqliteConnection;
 
-use crate::disk::DiskGuard;
-use crate::sqlite::{CommitDurability, FileFormat, FormatError, SqliteFile};
 use crate::trace::integer;
 
+mod content_file;
 mod datasets;
 mod forget;
 mod rows;
 mod scores;
 mod search;
 
+pub use content_file::SqliteContents;
 use rows::{COLUMNS, ContentRow, insert};
-
-/// The file's format.
-const FORMAT: FileFormat = FileFormat {
-    what: "store of contents",
-    application_id: i32::from_be_bytes(*b"HRco"),
-    version: 1,
-    newest: 1,
-    schema: "
-        CREATE TABLE content (
-            seq INTEGER PRIMARY KEY,
-            id BLOB NOT NULL UNIQUE,
-            started INTEGER NOT NULL, -- nanoseconds since 1970, UTC
-            expires INTEGER NOT NULL,
-            org TEXT,
-            project TEXT NOT NULL,
-            key TEXT,
-            user TEXT,
-            model TEXT,
-            facts TEXT NOT NULL,      -- JSON
-            request TEXT NOT NULL,
-            answer TEXT NOT NULL      -- JSON
-        ) STRICT;
-        CREATE INDEX content_started ON content (started, seq);
-        CREATE INDEX content_project ON content (project, started, seq);
-        CREATE INDEX content_expires ON content (expires);
-        CREATE INDEX content_user ON content (user) WHERE user IS NOT NULL;
-        CREATE TABLE score (
-            id BLOB NOT NULL,
-            name TEXT NOT NULL,
-            value INTEGER NOT NULL,   -- millionths
-            comment TEXT NOT NULL,
-            actor TEXT NOT NULL,
-            at INTEGER NOT NULL
-        ) STRICT;
-        CREATE UNIQUE INDEX score_call ON score (id, name);
-        CREATE TABLE dataset (
-            name TEXT NOT NULL PRIMARY KEY,
-            record TEXT NOT NULL      -- JSON
-        ) STRICT;
-        CREATE TABLE item (           -- as in `content`
-            dataset TEXT NOT NULL REFERENCES dataset (name),
-            number INTEGER NOT NULL,
-            id BLOB NOT NULL,
-            started INTEGER NOT NULL,
-            expires INTEGER NOT NULL,
-            org TEXT,
-            project TEXT NOT NULL,
-            key TEXT,
-            user TEXT,
-            model TEXT,
-            facts TEXT NOT NULL,
-            request TEXT NOT NULL,
-            answer TEXT NOT NULL,
-            PRIMARY KEY (dataset, number)
-        ) STRICT;
-    ",
-    upgrade: "",
-    shrinks: false,
-};
 
 /// Contents that one transaction of a sweep removes, so that others can write in between.
 const SWEPT_AT_ONCE: i64 = 256;
@@ -97,68 +34,7 @@ const OLDEST: &str = "
                 FROM content ORDER BY started, seq LIMIT ?))
         WHERE removed < ?)";
 
-/// The store of contents. See the top of the file.
-pub struct SqliteContents {
-    path: PathBuf,
-    database: Mutex<SqliteFile>,
-    max_bytes: u64,
-    guard: Option<DiskGuard>,
-}
-
 impl SqliteContents {
-    /// Describes a store. The file opens, and is created, with the first content. The oldest contents are removed if it
-    /// exceeds `max_bytes`. With a guard, the disk's reserve stays free.
-    pub fn new(path: &Path, max_bytes: u64, guard: Option<DiskGuard>) -> Self {
-        let database = Mutex::new(SqliteFile::closed(path, CommitDurability::Normal, FORMAT, None));
-        Self { path: path.to_owned(), database, max_bytes, guard }
-    }
-
-    /// Whether there is a file. A server that records no contents has none.
-    fn exists(&self) -> bool {
-        self.path.exists()
-    }
-
-    fn write<T, F>(&self, doing: &str, change: F) -> Result<T, TraceError>
-    where
-        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, FormatError>,
-    {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        let written = database.write(async |connection| {
-            // Freed bytes are overwritten with zeros.
-            sqlx::raw_sql("PRAGMA secure_delete = ON").execute(&mut *connection).await?;
-            change(connection).await
-        });
-        written.map_err(|error| self.failed(doing, &error))
-    }
-
-    fn read<T, F>(&self, query: F) -> Result<T, TraceError>
-    where
-        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, FormatError>,
-    {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        database.read(query).map_err(|error| self.failed("read", &error))
-    }
-
-    /// Writes the file anew, without the bytes of what was deleted.
-    fn rewrite(&self) -> Result<(), TraceError> {
-        let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        database.rewrite().map_err(|error| self.failed("rewrite", &error))
-    }
-
-    fn failed(&self, doing: &str, error: &FormatError) -> TraceError {
-        match error {
-            FormatError::Newer { found, known, .. } => TraceError::NewerFormat {
-                what: self.path.display().to_string(),
-                found: u64::try_from(*found).unwrap_or(0),
-                known: u64::try_from(*known).unwrap_or(0),
-            },
-            error => TraceError::Store {
-                doing: format!("cannot {doing} {}", self.path.display()),
-                why: error.to_string(),
-            },
-        }
-    }
-
     /// Removes at most [`SWEPT_AT_ONCE`] contents: those that have expired, or the oldest ones if the file is too long.
     fn sweep_some(&self, now: UnixNanos) -> Result<u64, TraceError> {
         let most = self.max_bytes;
@@ -263,11 +139,11 @@ impl ContentArchive for SqliteContents {
         if self.exists() { scores::of(self, id) } else { Ok(Vec::new()) }
     }
 
-    fn create_dataset(&self, dataset: &Dataset, items: &[StoredContent]) -> Result<bool, TraceError> {
+    fn create_dataset(&self, dataset: &CallDataset, items: &[StoredContent]) -> Result<bool, TraceError> {
         datasets::create(self, dataset, items)
     }
 
-    fn datasets(&self) -> Result<Vec<Dataset>, TraceError> {
+    fn datasets(&self) -> Result<Vec<CallDataset>, TraceError> {
         if self.exists() { datasets::list(self) } else { Ok(Vec::new()) }
     }
 
@@ -282,11 +158,5 @@ impl ContentArchive for SqliteContents {
 
     fn remove_dataset(&self, name: &RecordName) -> Result<bool, TraceError> {
         if self.exists() { datasets::remove(self, name) } else { Ok(false) }
-    }
-}
-
-impl fmt::Debug for SqliteContents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqliteContents").field("path", &self.path).finish_non_exhaustive()
     }
 }

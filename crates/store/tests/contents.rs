@@ -7,8 +7,8 @@ use std::path::Path;
 use headrace_domain::{EndUser, Endpoint, ForgottenName, ProjectId, RecordLevel, RequestId, UnixNanos};
 use headrace_store::contents::SqliteContents;
 use headrace_trace::{
-    AnswerPart, AnswerPartKind, CallScore, ContentArchive, ContentQuery, ContentStore, Dataset, RecordName,
-    StoredContent,
+    AnswerPart, AnswerPartKind, CallDataset, CallScore, ContentArchive, ContentQuery, ContentStore,
+    RecordName, StoredContent,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -130,7 +130,7 @@ fn a_forgotten_user_is_in_no_byte_of_the_files() {
     all.push(content(61, "other", name));
     all.push(content(62, "other", "zo\\u00eb canary-4f1c@example.com"));
     store.append(&all).unwrap();
-    let dataset = |name: &str| Dataset {
+    let dataset = |name: &str| CallDataset {
         name: RecordName::new(name).unwrap(),
         org: None,
         from: "all contents".to_owned(),
@@ -187,7 +187,7 @@ fn the_items_of_a_dataset_outlive_their_calls() {
     let all: Vec<_> = (1..=5).map(|n| content(n, "u", "x")).collect();
     store.append(&all).unwrap();
     let name = RecordName::new("golden").unwrap();
-    let dataset = Dataset {
+    let dataset = CallDataset {
         name: name.clone(),
         org: None,
         from: "project odd".to_owned(),

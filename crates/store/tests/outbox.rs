@@ -35,9 +35,9 @@ fn ids(due: &[DueDelivery]) -> Vec<String> {
 }
 
 /// A seeded sequence of random numbers.
-struct Random(u64);
+struct SeededNumbers(u64);
 
-impl Random {
+impl SeededNumbers {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -111,7 +111,7 @@ fn results_are_shown_and_a_gone_endpoint_waits_until_it_is_resumed(place: &TestP
 fn every_event_arrives_at_least_once_with_its_id(place: &TestPlace) {
     for seed in 0..6_u64 {
         println!("seed {seed}");
-        let mut random = Random(seed);
+        let mut random = SeededNumbers(seed);
         let first = 1 + seed * 1_000;
         let endpoints = names(&["ops", "mail"]);
         let mut gateways: Vec<Arc<dyn EventOutbox>> = vec![place.outbox(), place.outbox()];

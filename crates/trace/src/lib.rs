@@ -48,7 +48,7 @@ pub use cache::{CacheBy, CacheQuery, CacheReport, MAX_CACHE_CALLS};
 pub use call::{CallEndKind, CallRow};
 pub use codec::{decode_record, encode_record};
 pub use content::archive::ContentArchive;
-pub use content::dataset::{Dataset, MAX_DATASET_ITEMS, MAX_DATASETS};
+pub use content::dataset::{CallDataset, MAX_DATASET_ITEMS, MAX_DATASETS};
 pub use content::query::{ContentPage, ContentQuery, MAX_CONTENTS_EXAMINED};
 pub use content::recorder::{ContentRecorder, ContentRecorderConfig};
 pub use content::redaction::ContentRedactor;

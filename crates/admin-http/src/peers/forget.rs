@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The answer of a gateway.
 #[derive(Deserialize)]
-struct Answer {
+struct ForgetAnswer {
     stores: Vec<ForgottenStore>,
 }
 
@@ -47,7 +47,7 @@ impl PeerAccess {
             let read =
                 answer.and_then(|answer| serde_json::from_value(answer).map_err(|error| error.to_string()));
             match read {
-                Ok(Answer { stores }) => all.extend(stores.into_iter().map(|store| ForgottenStore {
+                Ok(ForgetAnswer { stores }) => all.extend(stores.into_iter().map(|store| ForgottenStore {
                     store: format!("{} of gateway {}", store.store, peer.name),
                     ..store
                 })),

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::NoContent;
 use axum::{Extension, Json};
 use headrace_admin::{
-    AdminCommand, AdminReply, CallScore, ContentAct, ContentReply, Dataset, ForgottenStore, RecordName,
+    AdminCommand, AdminReply, CallDataset, CallScore, ContentAct, ContentReply, ForgottenStore, RecordName,
     ScoreValue,
 };
 use headrace_domain::{OrgId, ProjectId, RequestId};
@@ -48,7 +48,7 @@ impl From<CallScore> for ScoreView {
 
 /// The scores of a call, by name.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Scores {
+pub(crate) struct CallScores {
     data: Vec<ScoreView>,
 }
 
@@ -81,9 +81,9 @@ pub(crate) struct DatasetView {
     created: Time,
 }
 
-impl From<Dataset> for DatasetView {
-    fn from(of: Dataset) -> Self {
-        let Dataset { name, org: _, from, actor, created, items } = of;
+impl From<CallDataset> for DatasetView {
+    fn from(of: CallDataset) -> Self {
+        let CallDataset { name, org: _, from, actor, created, items } = of;
         Self { name: name.into(), items, from, actor, created: Time(created) }
     }
 }
@@ -153,7 +153,7 @@ pub(crate) struct ForgottenStoreView {
 
 /// What was done in all stores.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Forgotten {
+pub(crate) struct ForgetReport {
     stores: Vec<ForgottenStoreView>,
 }
 
@@ -181,12 +181,12 @@ pub(crate) async fn scores(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
-) -> Result<Json<Scores>, ApiProblem> {
+) -> Result<Json<CallScores>, ApiProblem> {
     check_call(&app, &who, &call.id).await?;
     let id = call_of(&call.id)?;
     match act(&app, &who, ContentAct::Scores { id }).await? {
         ContentReply::Scores { scores } => {
-            Ok(Json(Scores { data: scores.into_iter().map(ScoreView::from).collect() }))
+            Ok(Json(CallScores { data: scores.into_iter().map(ScoreView::from).collect() }))
         }
         reply => Err(other(reply)),
     }
@@ -266,7 +266,7 @@ pub(crate) async fn forget(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
     JsonBody(ForgottenUser { user, project }): JsonBody<ForgottenUser>,
-) -> Result<Json<Forgotten>, ApiProblem> {
+) -> Result<Json<ForgetReport>, ApiProblem> {
     if user.is_empty() {
         return Err(ApiProblem::form(Some("user"), "name the user"));
     }
@@ -274,7 +274,7 @@ pub(crate) async fn forget(
         ContentReply::Forgotten { stores } => {
             let view =
                 |ForgottenStore { store, records, failed }| ForgottenStoreView { store, records, failed };
-            Ok(Json(Forgotten { stores: stores.into_iter().map(view).collect() }))
+            Ok(Json(ForgetReport { stores: stores.into_iter().map(view).collect() }))
         }
         reply => Err(other(reply)),
     }

@@ -27,7 +27,7 @@ pub(crate) struct NewRefund {
 
 /// The result of a refund.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(crate) struct Refunded {
+pub(crate) struct RefundAnswer {
     /// The call.
     request: String,
     org: String,
@@ -50,13 +50,13 @@ pub(crate) async fn refund(
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<RequestId>>,
     JsonBody(NewRefund { amount, reference }): JsonBody<NewRefund>,
-) -> Result<Json<Refunded>, ApiProblem> {
+) -> Result<Json<RefundAnswer>, ApiProblem> {
     let amount = amount.map(|Dollars(amount)| amount);
     match app.run(&who, AdminCommand::Refund { hold: id.hold(), amount, reference }).await? {
         AdminReply::Refunded(refund) => {
             app.changed("credit");
             let RefundView { org, project, charged, amount, left, reference, balance, before, .. } = refund;
-            Ok(Json(Refunded {
+            Ok(Json(RefundAnswer {
                 request: id.to_string(),
                 org: org.to_string(),
                 project: project.to_string(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headrace_domain::{AdminCode, OrgId, ProjectId, RequestId, UnixNanos};
 use headrace_trace::{
-    CallCursor, CallScore, ContentArchive, ContentQuery, Dataset, MAX_DATASET_ITEMS, RecordName,
+    CallCursor, CallDataset, CallScore, ContentArchive, ContentQuery, MAX_DATASET_ITEMS, RecordName,
     StoredContent, TraceError,
 };
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ impl AdminService {
         items.reverse();
         let count = items.len() as u64;
         let (from, created) = (words(&filters), now);
-        let dataset = Dataset { name, org, from, actor: actor.to_owned(), created, items: count };
+        let dataset = CallDataset { name, org, from, actor: actor.to_owned(), created, items: count };
         if !archive.create_dataset(&dataset, &items).map_err(failed)? {
             let message = format!("dataset `{}` exists already", dataset.name);
             return Err(AdminError::new(

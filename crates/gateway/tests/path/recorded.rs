@@ -10,7 +10,7 @@ use headrace_domain::{
     RecordPolicy, RecordRules, RequestId, SystemClock, UnixNanos,
 };
 use headrace_moderation::PiiRedactor;
-use headrace_store::contents::SqliteContents;
+use headrace_store::{Storage, StorageUrl};
 use headrace_trace::{
     AnswerPartKind, CallCursor, ContentPage, ContentQuery, ContentRecorder, ContentRecorderConfig,
     ContentRedactor, ContentStore, StoredContent, TraceError,
@@ -24,16 +24,16 @@ const MAIL: &str = "eva@example.com";
 const SAID: &str = "Write to eva@example.com now.";
 const FLUSH: Duration = Duration::from_secs(60);
 
-struct Redactor(PiiRedactor);
+struct TestRedactor(PiiRedactor);
 
-impl ContentRedactor for Redactor {
+impl ContentRedactor for TestRedactor {
     fn redact(&self, text: &str) -> Option<String> {
         self.0.redact(text)
     }
 }
 
 fn redactor() -> Arc<dyn ContentRedactor> {
-    Arc::new(Redactor(PiiRedactor::new().unwrap()))
+    Arc::new(TestRedactor(PiiRedactor::new().unwrap()))
 }
 
 fn start(store: Arc<dyn ContentStore>, clock: Arc<dyn Clock>) -> Arc<ContentRecorder> {
@@ -101,7 +101,7 @@ async fn check(world: &World, store: &dyn ContentStore, recorder: &ContentRecord
 #[tokio::test(flavor = "multi_thread")]
 async fn each_policy_records_what_it_says_in_every_dialect() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(SqliteContents::new(&dir.path().join("contents.sqlite"), 1 << 30, None));
+    let store = Storage::open(StorageUrl::of_folder(dir.path()), None).contents(1 << 30, None);
     let recorder = start(store.clone(), Arc::new(SystemClock::new()));
     let world = World::new(Setup::default());
     world.gateway.keep_contents(recorder.clone());
@@ -127,7 +127,7 @@ async fn each_policy_records_what_it_says_in_every_dialect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_passed_on_is_recorded_too() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(SqliteContents::new(&dir.path().join("contents.sqlite"), 1 << 30, None));
+    let store = Storage::open(StorageUrl::of_folder(dir.path()), None).contents(1 << 30, None);
     let recorder = start(store.clone(), Arc::new(SystemClock::new()));
     let answers = vec![whole(&answer_of(SAID)); 4];
     let server = server("gpu", Dialect::OpenAi, answers);
@@ -237,7 +237,7 @@ fn contents_beyond_the_bytes_of_the_queue_are_dropped_and_counted() {
 #[test]
 fn contents_are_removed_when_their_time_is_over() {
     let dir = tempfile::tempdir().unwrap();
-    let store = Arc::new(SqliteContents::new(&dir.path().join("contents.sqlite"), 1 << 30, None));
+    let store = Storage::open(StorageUrl::of_folder(dir.path()), None).contents(1 << 30, None);
     let clock = Arc::new(ManualClock::at(UnixNanos::new(1_000_000_000)));
     let recorder = start(store.clone(), clock.clone());
     let first = content(&clock, 10);

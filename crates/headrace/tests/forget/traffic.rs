@@ -21,12 +21,12 @@ pub(crate) const BATCH_LINES: usize = 2;
 /// Calls that leave a trace with the user's label.
 pub(crate) const LABELLED: usize = 6;
 
-pub(crate) struct Traffic {
+pub(crate) struct CanaryTraffic {
     url: String,
     http: reqwest::Client,
 }
 
-impl Traffic {
+impl CanaryTraffic {
     pub(crate) fn new(url: &str) -> Self {
         Self { url: url.to_owned(), http: reqwest::Client::new() }
     }

@@ -254,7 +254,7 @@ impl LotVerifier {
         Some(entries)
     }
 
-    /// Replaces what a hold reserved of free tiers by what it used.
+    /// Replaces the reservations of a hold in free tiers by its use.
     fn end_free(&mut self, held: &HoldTaken, settled: Option<&HoldSettled>, charged: NanoDollars) {
         let shares = held.funding.iter().flat_map(|funding| &funding.shares);
         let mut left = charged.get();

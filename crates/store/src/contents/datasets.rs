@@ -1,8 +1,8 @@
 //! Rows of datasets and their items.
 
-use headrace_trace::{Dataset, MAX_DATASET_ITEMS, MAX_DATASETS, RecordName, StoredContent, TraceError};
+use headrace_trace::{CallDataset, MAX_DATASET_ITEMS, MAX_DATASETS, RecordName, StoredContent, TraceError};
 
-use super::SqliteContents;
+use super::content_file::SqliteContents;
 use super::rows::{ContentRow, bind_content};
 
 /// The columns of an item: those of a content, with its number.
@@ -11,7 +11,7 @@ const ITEM_COLUMNS: &str =
 
 pub(super) fn create(
     store: &SqliteContents,
-    dataset: &Dataset,
+    dataset: &CallDataset,
     items: &[StoredContent],
 ) -> Result<bool, TraceError> {
     if items.len() as u64 > MAX_DATASET_ITEMS {
@@ -46,17 +46,17 @@ pub(super) fn create(
     })
 }
 
-pub(super) fn list(store: &SqliteContents) -> Result<Vec<Dataset>, TraceError> {
+pub(super) fn list(store: &SqliteContents) -> Result<Vec<CallDataset>, TraceError> {
     let rows: Vec<(String, i64)> = store.read(async |connection| {
         let query =
             "SELECT record, (SELECT count(*) FROM item WHERE dataset = name) FROM dataset ORDER BY name";
         Ok(sqlx::query_as(query).fetch_all(connection).await?)
     })?;
     let dataset = |(record, items): (String, i64)| {
-        let dataset = serde_json::from_str::<Dataset>(&record);
+        let dataset = serde_json::from_str::<CallDataset>(&record);
         let dataset = dataset
             .map_err(|error| TraceError::Corrupt { what: "a dataset".to_owned(), why: error.to_string() })?;
-        Ok(Dataset { items: items.unsigned_abs(), ..dataset })
+        Ok(CallDataset { items: items.unsigned_abs(), ..dataset })
     };
     rows.into_iter().map(dataset).collect()
 }

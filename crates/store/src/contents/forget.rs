@@ -3,7 +3,7 @@
 use headrace_domain::{ForgottenName, ProjectId};
 use headrace_trace::TraceError;
 
-use super::SqliteContents;
+use super::content_file::SqliteContents;
 
 /// Removes contents, items of datasets and scores that have the name. Then writes the file anew, so that no byte of them
 /// is left.

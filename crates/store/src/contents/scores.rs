@@ -3,7 +3,7 @@
 use headrace_domain::{RequestId, UnixNanos};
 use headrace_trace::{CallScore, RecordName, ScoreValue, TraceError};
 
-use super::SqliteContents;
+use super::content_file::SqliteContents;
 use crate::trace::integer;
 
 /// Scores that are kept. The oldest ones are removed first.

@@ -7,7 +7,7 @@ use headrace_trace::{
 };
 use sqlx::{QueryBuilder, Sqlite};
 
-use super::SqliteContents;
+use super::content_file::SqliteContents;
 use super::rows::{COLUMNS, ContentRow};
 use crate::trace::integer;
 

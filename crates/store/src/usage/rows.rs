@@ -140,12 +140,6 @@ pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), 
     if found < 4 {
         sqlx::raw_sql(WITH_REFUNDS).execute(open).await?;
     }
-    let upgrade = match found {
-        ..2 => WITH_USERS,
-        2 => WITH_TAGS,
-        _ => return Ok(()),
-    };
-    sqlx::raw_sql(upgrade).execute(open).await?;
     Ok(())
 }
 
@@ -393,7 +387,7 @@ pub(super) async fn add(
     Ok(())
 }
 
-/// The column of a name of which a project may have too many.
+/// The column of a name. A project may have too many of these names.
 #[derive(Debug, Clone, Copy)]
 enum NameColumn {
     User,

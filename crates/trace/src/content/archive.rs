@@ -2,7 +2,7 @@
 
 use headrace_domain::RequestId;
 
-use super::dataset::Dataset;
+use super::dataset::CallDataset;
 use super::score::{CallScore, RecordName};
 use super::seam::ContentStore;
 use super::stored::StoredContent;
@@ -26,13 +26,13 @@ pub trait ContentArchive: ContentStore {
     ///
     /// # Errors
     /// [`TraceError::TooMuch`] if there are too many datasets or items. Another error if the store cannot be written.
-    fn create_dataset(&self, dataset: &Dataset, items: &[StoredContent]) -> Result<bool, TraceError>;
+    fn create_dataset(&self, dataset: &CallDataset, items: &[StoredContent]) -> Result<bool, TraceError>;
 
     /// All datasets, by name.
     ///
     /// # Errors
     /// An error if the store cannot be read.
-    fn datasets(&self) -> Result<Vec<Dataset>, TraceError>;
+    fn datasets(&self) -> Result<Vec<CallDataset>, TraceError>;
 
     /// The items of a dataset after the item number `after`, at most `limit`, with the numbers of the items. Numbers
     /// start at 1. `None` if there is no such dataset.

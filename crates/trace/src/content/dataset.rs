@@ -14,7 +14,7 @@ pub const MAX_DATASETS: u64 = 1_000;
 
 /// A dataset without its items.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dataset {
+pub struct CallDataset {
     /// Its name, unique on this server.
     pub name: RecordName,
     /// The organisation whose calls it may have. `None` for calls of all organisations.

@@ -52,13 +52,13 @@ struct ContentCounts {
 
 /// The sink of requests and answers. See the top of the file.
 pub struct ContentRecorder {
-    sender: SyncSender<Message>,
+    sender: SyncSender<RecorderMessage>,
     counts: Arc<ContentCounts>,
     config: ContentRecorderConfig,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum Message {
+enum RecorderMessage {
     Content(Box<CallContent>),
     /// Reply once everything from before is stored or dropped, and a sweep was made.
     Flush(SyncSender<()>),
@@ -113,12 +113,12 @@ impl ContentRecorder {
     /// Waits until all contents so far are stored or dropped, and expired ones are removed. Returns `false` if that
     /// takes longer than `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
-        self.ask(Message::Flush, timeout)
+        self.ask(RecorderMessage::Flush, timeout)
     }
 
     /// Flushes and ends the thread. Returns `false` if that takes longer than `timeout`. Later contents are dropped.
     pub fn close(&self, timeout: Duration) -> bool {
-        let done = self.ask(Message::Close, timeout);
+        let done = self.ask(RecorderMessage::Close, timeout);
         match self.thread.lock().take() {
             // The thread has replied, so it is about to return.
             Some(thread) if done => thread.join().is_ok(),
@@ -127,7 +127,7 @@ impl ContentRecorder {
         }
     }
 
-    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> Message, timeout: Duration) -> bool {
+    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> RecorderMessage, timeout: Duration) -> bool {
         let (answer, answered) = sync_channel(1);
         if self.sender.send(question(answer)).is_err() {
             return true;
@@ -147,7 +147,7 @@ impl ContentSink for ContentRecorder {
         let fits = before.saturating_add(bytes) <= self.config.queue_bytes;
         let refused = !fits
             || matches!(
-                self.sender.try_send(Message::Content(content)),
+                self.sender.try_send(RecorderMessage::Content(content)),
                 Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
             );
         if refused {
@@ -178,21 +178,21 @@ struct ContentWriter {
 }
 
 impl ContentWriter {
-    fn run(mut self, receiver: &Receiver<Message>) {
+    fn run(mut self, receiver: &Receiver<RecorderMessage>) {
         self.sweep();
         let mut batch = Vec::new();
         loop {
             match receiver.recv_timeout(SWEEP_EVERY) {
-                Ok(Message::Content(content)) => {
+                Ok(RecorderMessage::Content(content)) => {
                     self.add(*content, &mut batch);
                     while batch.len() < BATCH_CONTENTS {
                         match receiver.try_recv() {
-                            Ok(Message::Content(content)) => self.add(*content, &mut batch),
-                            Ok(Message::Flush(answer)) => {
+                            Ok(RecorderMessage::Content(content)) => self.add(*content, &mut batch),
+                            Ok(RecorderMessage::Flush(answer)) => {
                                 self.write(&mut batch);
                                 self.reply(&answer);
                             }
-                            Ok(Message::Close(answer)) => {
+                            Ok(RecorderMessage::Close(answer)) => {
                                 self.write(&mut batch);
                                 return self.reply(&answer);
                             }
@@ -204,8 +204,8 @@ impl ContentWriter {
                         self.sweep();
                     }
                 }
-                Ok(Message::Flush(answer)) => self.reply(&answer),
-                Ok(Message::Close(answer)) => return self.reply(&answer),
+                Ok(RecorderMessage::Flush(answer)) => self.reply(&answer),
+                Ok(RecorderMessage::Close(answer)) => return self.reply(&answer),
                 Err(RecvTimeoutError::Timeout) => self.sweep(),
                 Err(RecvTimeoutError::Disconnected) => return,
             }

@@ -65,9 +65,9 @@ mod tests {
     use super::*;
 
     /// Replaces `secret`.
-    struct Replacing;
+    struct ReplacingRedactor;
 
-    impl ContentRedactor for Replacing {
+    impl ContentRedactor for ReplacingRedactor {
         fn redact(&self, text: &str) -> Option<String> {
             text.contains("secret").then(|| text.replace("secret", "<X>"))
         }
@@ -77,9 +77,9 @@ mod tests {
     fn every_text_of_a_request_is_redacted() {
         let body = r#"{"secret":"a","messages":[{"content":"s\u0065cret"},{"content":[{"text":"a secret"}]},
             {"tool_calls":[{"function":{"arguments":"{\"a\":\"secr\\u0065t\"}"}}]}],"n":1}"#;
-        let redacted = redact_request(&Replacing, body.as_bytes());
+        let redacted = redact_request(&ReplacingRedactor, body.as_bytes());
         assert!(!redacted.contains("secret") && !redacted.contains("secr\\"), "{redacted}");
         assert_eq!(redacted.matches("<X>").count(), 4, "{redacted}");
-        assert_eq!(redact_request(&Replacing, br#"{"messages":[{"content":"s\u0065cret"#), "");
+        assert_eq!(redact_request(&ReplacingRedactor, br#"{"messages":[{"content":"s\u0065cret"#), "");
     }
 }

@@ -1,3 +1,5 @@
+//! Answers as servers send them, and the parts that are read from them.
+
 use super::*;
 
 /// The parts as `choice kind name: text`.
