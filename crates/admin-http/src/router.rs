@@ -122,6 +122,7 @@ fn routes() -> RouteList {
         .post("/invoices", BILLING, "Give the invoice of a month that is over its number; it never changes", invoices::finish)
         .get("/invoice-draft", BILLING, "The invoice of an organisation for a month, as it is now", invoices::draft)
         .get("/invoices/{id}", BILLING, "A final invoice", invoices::one)
+        .post("/invoices/{id}/credit-note", BILLING, "Make the credit note for refunds since a final invoice", invoices::credit)
         .get("/invoices/{id}/csv", BILLING, "A final invoice as comma-separated values", invoices::csv)
         .get("/invoices/{id}/html", BILLING, "A final invoice as a page to print", invoices::html)
         .get("/webhooks", BILLING, "Endpoints that receive events, with their last result", webhooks::list)

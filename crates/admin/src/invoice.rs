@@ -5,7 +5,9 @@
 //! lines BT-106, the tax BT-110, the total with tax BT-112, what was paid BT-113, the rounding amount BT-114 and what is due
 //! BT-115.
 
-use headrace_domain::{NanoDollars, OrgId};
+use std::collections::BTreeMap;
+
+use headrace_domain::{NanoDollars, OrgId, ProjectId};
 use headrace_ledger::{ChargeGroup, OrgCharges};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +18,8 @@ use crate::invoice_settings::{InvoiceParty, InvoiceSettings, TaxRate};
 const BASE_QUANTITY: u64 = 1_000_000;
 /// The type of a commercial invoice (UNTDID 1001, BT-3).
 const INVOICE_TYPE: u32 = 380;
+/// The type of a credit note.
+const CREDIT_NOTE_TYPE: u32 = 381;
 
 /// The version of a price: the table of the settings that has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -45,9 +49,9 @@ pub struct InvoiceLine {
     pub id: u32,
     /// The project.
     pub project: String,
-    /// The model. `None` on a line for what was not charged.
+    /// The model. `None` on a line for what was not charged, or was refunded.
     pub model: Option<String>,
-    /// The class of tokens, or `not_charged`.
+    /// The class of tokens, `not_charged`, or `refund`.
     pub class: String,
     /// The number of tokens (BT-129).
     pub quantity: u64,
@@ -84,7 +88,7 @@ pub struct InvoiceTax {
 /// The totals of an invoice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvoiceTotals {
-    /// The sum of the lines' exact amounts: what the ledger charged.
+    /// The sum of the lines' exact amounts: what the ledger charged less what it refunded. On a credit note, what it refunded.
     #[serde(with = "decimal::nanos")]
     pub charged: NanoDollars,
     /// The line *rounding to cents*: what the total in cents has more or less than `charged`.
@@ -154,6 +158,9 @@ pub struct InvoiceDocument {
     pub seller: InvoiceParty,
     /// The buyer (BG-7).
     pub buyer: InvoiceParty,
+    /// The invoice that a credit note corrects (BT-25). `None` for an invoice.
+    #[serde(default)]
+    pub corrects: Option<String>,
     /// The buyer's reference (BT-10).
     pub buyer_reference: Option<String>,
     /// The lines, by project, model, class and price (BG-25).
@@ -200,7 +207,7 @@ impl InvoiceDocument {
         }
         let tax = buyer.tax.as_ref().unwrap_or(&settings.tax);
         let lines = lines(charges, version)?;
-        let (totals, taxes) = totals(&lines, charges.charged, tax)?;
+        let (totals, taxes) = totals(&lines, tax)?;
         Ok(Self {
             number: None,
             state: InvoiceState::Draft,
@@ -215,17 +222,56 @@ impl InvoiceDocument {
             currency: "USD".to_owned(),
             seller: settings.seller.clone().unwrap_or_default(),
             buyer: party,
+            corrects: None,
             buyer_reference: buyer.reference,
             lines,
             taxes,
             totals,
             note: settings.note.clone(),
-            ledger: InvoiceLedger {
-                calls: charges.calls,
-                last_row: charges.last_row,
-                checksum: charges.last_checksum.iter().map(|byte| format!("{byte:02x}")).collect(),
-            },
+            ledger: ledger_of(charges),
         })
+    }
+
+    /// Computes the credit note for refunds of the charges on a final invoice, by project, as a draft. `charges` are those of
+    /// the invoice's month, and `after` is the number of the last row that earlier documents have.
+    ///
+    /// # Errors
+    /// Returns an error if a sum does not fit.
+    pub fn credit_note(
+        &self,
+        charges: &OrgCharges,
+        after: u64,
+        (issued, due): (String, String),
+    ) -> Result<Self, AmountOverflow> {
+        let tax = TaxRate {
+            category: self.taxes.first().map_or_else(|| "O".to_owned(), |tax| tax.category.clone()),
+            basis_points: self
+                .taxes
+                .first()
+                .and_then(|tax| TaxRate::parse_percent(&tax.percent).ok())
+                .unwrap_or(0),
+        };
+        let refunds = refunds(charges, after)?;
+        let lines = project_lines(&refunds, "refund", 1..).collect::<Result<Vec<_>, _>>()?;
+        let (totals, taxes) = totals(&lines, &tax)?;
+        Ok(Self {
+            number: None,
+            state: InvoiceState::Draft,
+            kind: CREDIT_NOTE_TYPE,
+            corrects: self.number.clone(),
+            issued,
+            due_date: due,
+            lines,
+            taxes,
+            totals,
+            ledger: ledger_of(charges),
+            ..self.clone()
+        })
+    }
+
+    /// Whether this is a credit note.
+    pub fn is_credit_note(&self) -> bool {
+        self.kind == CREDIT_NOTE_TYPE
     }
 
     /// The same invoice with its number. It never changes afterwards.
@@ -238,6 +284,46 @@ impl InvoiceDocument {
 /// A sum does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AmountOverflow;
+
+fn ledger_of(charges: &OrgCharges) -> InvoiceLedger {
+    InvoiceLedger {
+        calls: charges.calls,
+        last_row: charges.last_row,
+        checksum: charges.last_checksum.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+/// The refunds in rows after `after`, by project.
+fn refunds(charges: &OrgCharges, after: u64) -> Result<BTreeMap<ProjectId, NanoDollars>, AmountOverflow> {
+    let mut sums: BTreeMap<ProjectId, NanoDollars> = BTreeMap::new();
+    for (_, refund) in charges.refunds.iter().filter(|(row, _)| *row > after) {
+        let sum = sums.entry(refund.project.clone()).or_default();
+        *sum = sum.checked_add(refund.amount).map_err(|_| AmountOverflow)?;
+    }
+    Ok(sums)
+}
+
+/// Lines with one amount by project, such as refunds.
+fn project_lines(
+    amounts: &BTreeMap<ProjectId, NanoDollars>,
+    class: &'static str,
+    mut ids: std::ops::RangeFrom<u32>,
+) -> impl Iterator<Item = Result<InvoiceLine, AmountOverflow>> {
+    amounts.iter().map(move |(project, amount)| {
+        Ok(InvoiceLine {
+            id: ids.next().ok_or(AmountOverflow)?,
+            project: project.to_string(),
+            model: None,
+            class: class.to_owned(),
+            quantity: 1,
+            unit_price: *amount,
+            base_quantity: 1,
+            price: None,
+            amount: *amount,
+            net: round(*amount),
+        })
+    })
+}
 
 fn lines(
     charges: &OrgCharges,
@@ -259,29 +345,22 @@ fn lines(
             net: round(*amount),
         });
     }
-    for (project, amount) in &charges.not_charged {
-        lines.push(InvoiceLine {
-            id: ids.next().ok_or(AmountOverflow)?,
-            project: project.to_string(),
-            model: None,
-            class: "not_charged".to_owned(),
-            quantity: 1,
-            unit_price: *amount,
-            base_quantity: 1,
-            price: None,
-            amount: *amount,
-            net: round(*amount),
-        });
+    let returned = refunds(charges, 0)?
+        .into_iter()
+        .map(|(project, amount)| Ok((project, amount.checked_neg().map_err(|_| AmountOverflow)?)))
+        .collect::<Result<BTreeMap<_, _>, AmountOverflow>>()?;
+    for (amounts, class) in [(&charges.not_charged, "not_charged"), (&returned, "refund")] {
+        let next = u32::try_from(lines.len()).map_err(|_| AmountOverflow)?.saturating_add(1);
+        for line in project_lines(amounts, class, next..) {
+            lines.push(line?);
+        }
     }
     Ok(lines)
 }
 
-fn totals(
-    lines: &[InvoiceLine],
-    charged: NanoDollars,
-    tax: &TaxRate,
-) -> Result<(InvoiceTotals, Vec<InvoiceTax>), AmountOverflow> {
+fn totals(lines: &[InvoiceLine], tax: &TaxRate) -> Result<(InvoiceTotals, Vec<InvoiceTax>), AmountOverflow> {
     let overflow = |_| AmountOverflow;
+    let charged = NanoDollars::checked_sum(lines.iter().map(|line| line.amount)).map_err(overflow)?;
     let charged_cents = round(charged);
     let rounding_to_cents =
         charged_cents.nanos().ok_or(AmountOverflow)?.checked_sub(charged).map_err(overflow)?;

@@ -25,6 +25,11 @@ pub enum InvoiceAct {
         /// The month, such as `2026-11`.
         month: String,
     },
+    /// Makes the credit note for refunds since a final invoice and its earlier credit notes.
+    Credit {
+        /// Series and number of the invoice, such as `INV-12`.
+        number: String,
+    },
     /// Lists final invoices, oldest number first.
     List {
         /// Only those of this organisation.

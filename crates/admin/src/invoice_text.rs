@@ -79,6 +79,7 @@ impl InvoiceDocument {
     /// The invoice as a page of HTML that prints on paper. It has no script and loads nothing.
     pub fn html(&self) -> String {
         let title = match (&self.number, self.state) {
+            (Some(number), InvoiceState::Final) if self.is_credit_note() => format!("Credit note {number}"),
             (Some(number), InvoiceState::Final) => format!("Invoice {number}"),
             _ => "Draft of an invoice".to_owned(),
         };
@@ -101,6 +102,9 @@ impl InvoiceDocument {
             escaped(&self.zone),
             escaped(&self.currency),
         );
+        if let Some(corrects) = &self.corrects {
+            let _ = writeln!(page, "<p>Corrects invoice {}</p>", escaped(corrects));
+        }
         page += "<div class=\"parties\">\n";
         page += &party("From", &self.seller, None);
         page += &party("To", &self.buyer, self.buyer_reference.as_deref());
@@ -167,6 +171,7 @@ fn html_line(line: &InvoiceLine) -> String {
     let tier = version.tier.or(version.holder_tier).map(|tier| format!(", {tier}")).unwrap_or_default();
     let class = match &line.model {
         Some(_) => format!("{}{from}{tier}", line.class),
+        None if line.class == "refund" => "refunded".to_owned(),
         None => "not charged: calls that cost more than was held for them".to_owned(),
     };
     let (tokens, price) = match &line.model {

@@ -1,7 +1,7 @@
 //! What an organisation was charged in a period, by project, model, class of tokens and price, from the journal. Must not
 //! know months, taxes or invoices.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos,
@@ -11,6 +11,7 @@ use crate::admin::JournalHistory;
 use crate::budget_rule::WindowBounds;
 use crate::journal::JournalError;
 use crate::record::decode_row;
+use crate::refund::ChargeRefunded;
 use crate::settlement::last_row_before;
 use crate::transaction::{HoldSettled, HoldTaken, JournalEvent};
 
@@ -49,7 +50,9 @@ pub struct OrgCharges {
     pub lines: BTreeMap<ChargeGroup, (u64, NanoDollars)>,
     /// What was not charged of the lines, by project: zero or negative. A call is charged at most its hold.
     pub not_charged: BTreeMap<ProjectId, NanoDollars>,
-    /// What the organisation was charged. Lines and `not_charged` sum to it.
+    /// Refunds of these charges, each with the number of its row. They may be later than the period.
+    pub refunds: Vec<(u64, ChargeRefunded)>,
+    /// What the organisation was charged. Lines and `not_charged` sum to it. Refunds are not taken off.
     pub charged: NanoDollars,
     /// The number of settled calls.
     pub calls: u64,
@@ -71,7 +74,8 @@ pub fn charges_of(
     let whole = last_row_before(history, UnixNanos::new(u64::MAX))? <= READ_WHOLE_ROWS;
     let from = UnixNanos::new(period.start.get().saturating_sub(LEAD_NS));
     let mut after = if whole { 0 } else { last_row_before(history, from)? };
-    let mut reader = ChargeReader { org, period, open: HashMap::new(), charges: OrgCharges::default() };
+    let (open, settled) = (HashMap::new(), HashSet::new());
+    let mut reader = ChargeReader { org, period, open, settled, charges: OrgCharges::default() };
     loop {
         let rows = history.rows_after(after, PAGE_ROWS)?;
         let Some(last) = rows.last() else { return Ok(reader.charges) };
@@ -84,7 +88,7 @@ pub fn charges_of(
                 why: "the charges of the period do not fit 64 bits".to_owned(),
             };
             for transaction in decode_row(row)? {
-                reader.read(transaction.time, transaction.event).ok_or_else(overflow)?;
+                reader.read(row.sequence, transaction.time, transaction.event).ok_or_else(overflow)?;
             }
         }
     }
@@ -95,12 +99,14 @@ struct ChargeReader<'a> {
     period: WindowBounds,
     /// The projects of the organisation's open holds.
     open: HashMap<HoldId, ProjectId>,
+    /// Holds that were settled in the period.
+    settled: HashSet<HoldId>,
     charges: OrgCharges,
 }
 
 impl ChargeReader<'_> {
     /// Reads an event. Returns `None` if a sum does not fit.
-    fn read(&mut self, time: UnixNanos, event: JournalEvent) -> Option<()> {
+    fn read(&mut self, row: u64, time: UnixNanos, event: JournalEvent) -> Option<()> {
         match event {
             JournalEvent::Held(HoldTaken { hold, org, project, .. }) if org == *self.org => {
                 self.open.insert(hold, project);
@@ -112,8 +118,12 @@ impl ChargeReader<'_> {
                 let project = self.open.remove(&settled.hold);
                 let WindowBounds { start, end } = self.period;
                 if let Some(project) = project.filter(|_| start <= time && time < end) {
+                    self.settled.insert(settled.hold);
                     self.settle(&project, &settled)?;
                 }
+            }
+            JournalEvent::Refunded(refund) if self.settled.contains(&refund.hold) => {
+                self.charges.refunds.push((row, *refund));
             }
             _ => {}
         }

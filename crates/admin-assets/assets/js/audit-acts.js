@@ -57,6 +57,7 @@ const ACTS = {
   'operator.sign_out': ['Signed out', ''],
   'ledger.verify': ['Ledger verified', 'info'],
   'invoice.final': ['Invoice is final', 'good'],
+  'credit_note.final': ['Credit note is final', 'good'],
   'webhook.test': ['Test event sent', 'info'],
   'webhook.resume': ['Webhook resumed', 'good'],
   'receipt_key.rotate': ['Another key signs receipts', 'info'],

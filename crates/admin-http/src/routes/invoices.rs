@@ -121,6 +121,20 @@ pub(crate) async fn finish(
     }
 }
 
+pub(crate) async fn credit(
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<String>>,
+) -> Result<CreatedBody<Value>, ApiProblem> {
+    match run(&app, &who, InvoiceAct::Credit { number: id }).await? {
+        InvoiceReply::Invoice(note) => {
+            app.changed(CHANGED);
+            to_json(&note).map(CreatedBody)
+        }
+        reply => Err(other(reply)),
+    }
+}
+
 pub(crate) async fn list(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,

@@ -124,6 +124,7 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("GET /invoices/{id}/csv", "oabOAB"),
     ("GET /invoices/{id}/html", "oabOAB"),
     ("POST /invoices", "oab"),
+    ("POST /invoices/{id}/credit-note", "oab"),
     ("GET /webhooks", "oab"),
     ("GET /webhook-deliveries", "oab"),
     ("POST /webhooks/{id}/resume", "oa"),
@@ -248,7 +249,7 @@ commands! {
     ListGrants => "GET /projects/{id}/grants";
     ShowCredit => "GET /credit";
     RotateReceiptKey => "POST /receipt-keys/rotate";
-    Invoices => "GET /invoices" | "POST /invoices" | "GET /invoice-draft" | "GET /invoices/{id}" | "GET /invoices/{id}/csv" | "GET /invoices/{id}/html";
+    Invoices => "POST /invoices/{id}/credit-note" | "GET /invoices" | "POST /invoices" | "GET /invoice-draft" | "GET /invoices/{id}" | "GET /invoices/{id}/csv" | "GET /invoices/{id}/html";
     Webhooks => "GET /webhooks" | "GET /webhook-deliveries" | "POST /webhooks/{id}/test" | "POST /webhooks/{id}/resume";
     Budgets => "GET /budgets" | "PUT /budgets/{id}" | "DELETE /budgets/{id}" | "POST /budgets/{id}/raise" | "GET /budget-alerts";
     SetBudget => "PUT /projects/{id}/budget";

@@ -245,6 +245,51 @@ fn a_final_invoice_has_a_number_and_never_changes() {
 }
 
 #[test]
+fn a_refund_is_a_line_before_the_invoice_is_final_and_a_credit_note_after_it() {
+    let mut world = InvoiceWorld::new(settings());
+    let mut random = SeededNumbers(5);
+    let during = UnixNanos::new(NOVEMBER + 3 * DAY);
+    let first = world.call(&mut random, ("tokyo", "t"), during);
+    let second = world.call(&mut random, ("tokyo", "t"), during);
+    let refund = |hold: u128, charged: i64, amount: i64, reference: &str| LedgerOperation::Refund {
+        charge: Box::new(headrace_ledger::RefundableCharge {
+            hold: HoldId::from_bits(hold),
+            org: OrgId::new("tokyo").unwrap(),
+            project: ProjectId::new("t").unwrap(),
+            charged: NanoDollars::new(charged),
+        }),
+        amount: Some(NanoDollars::new(amount)),
+        reference: reference.to_owned(),
+    };
+    // Refunded in the month after, while its month has no invoice.
+    let after = UnixNanos::new(NOVEMBER + 32 * DAY);
+    world.ledger(refund(1, first, first / 2, "a"), after);
+    let invoice = world.invoice(finish("tokyo", "2026-11"), after).unwrap();
+    check(&invoice, first + second - first / 2);
+    let line = invoice.lines.iter().find(|line| line.class == "refund").unwrap();
+    assert_eq!(line.amount.get(), -(first / 2));
+    let credit = || InvoiceAct::Credit { number: "INV-1".to_owned() };
+    assert_eq!(world.invoice(credit(), after).unwrap_err().code, AdminCode::Invalid, "nothing is refunded");
+    world.ledger(refund(2, second, second, "b"), after);
+    world.ledger(refund(1, first, 1, "c"), after);
+    let note = world.invoice(credit(), after).unwrap();
+    check(&note, second + 1);
+    assert_eq!((note.kind, note.number.as_deref()), (381, Some("INV-2")));
+    assert_eq!((note.corrects.as_deref(), note.taxes[0].percent.as_str()), (Some("INV-1"), "10"));
+    assert!(note.html().contains("Credit note INV-2") && note.html().contains("Corrects invoice INV-1"));
+    assert_eq!(world.invoice(credit(), after).unwrap_err().code, AdminCode::Invalid, "it is credited once");
+    world.ledger(refund(1, first, 2, "d"), after);
+    let third = world.invoice(credit(), after).unwrap();
+    assert_eq!((third.number.as_deref(), third.totals.charged.get()), (Some("INV-3"), 2));
+    let of_note = InvoiceAct::Credit { number: "INV-2".to_owned() };
+    assert_eq!(world.invoice(of_note, after).unwrap_err().code, AdminCode::Invalid);
+    // The next month has none of them.
+    let december = world.invoice(draft("tokyo", "2026-12"), after).unwrap();
+    assert_eq!(december.totals.charged.get(), 0);
+    assert_eq!(world.invoice(InvoiceAct::Show { number: "INV-1".to_owned() }, after).unwrap(), invoice);
+}
+
+#[test]
 fn without_a_seller_no_invoice_becomes_final() {
     let world = InvoiceWorld::new(InvoiceSettings::default());
     let later = UnixNanos::new(NOVEMBER + 70 * DAY);

@@ -5,17 +5,18 @@ use std::time::Duration;
 
 use headrace_domain::{AdminCode, OrgId, UnixNanos};
 use headrace_identity::{IdentityError, NewDocument, NumberedDocument, StoreError};
-use headrace_ledger::{WindowBounds, charges_of, local_date, month_bounds};
+use headrace_ledger::{OrgCharges, WindowBounds, charges_of, local_date, month_bounds};
 
 use super::AdminService;
 use crate::command::AdminReply;
 use crate::error::AdminError;
-use crate::invoice::{InvoiceDays, InvoiceDocument};
+use crate::invoice::{AmountOverflow, InvoiceDays, InvoiceDocument};
 use crate::invoice_act::{InvoiceAct, InvoiceReply, InvoiceSummary};
 use crate::invoice_settings::InvoiceSettings;
 
-/// The kind of invoices among numbered documents.
+/// The kinds of invoices and of credit notes among numbered documents.
 const INVOICE: &str = "invoice";
+const CREDIT_NOTE: &str = "credit_note";
 /// Time after the end of a month at which it is over even if the ledger has had no transaction since. The clock of a
 /// database may be behind this machine's by less.
 const SETTLED_AFTER: Duration = Duration::from_secs(600);
@@ -36,21 +37,15 @@ impl AdminService {
             InvoiceAct::Final { org, month } => {
                 InvoiceReply::Invoice(Box::new(self.finish(&org, &month, actor, now)?))
             }
+            InvoiceAct::Credit { number } => {
+                InvoiceReply::Invoice(Box::new(self.make_credit_note(&number, actor, now)?))
+            }
             InvoiceAct::List { org } => {
                 let all = self.directory.documents()?;
                 let own = all.iter().filter(|document| org.as_ref().is_none_or(|org| document.org == *org));
                 InvoiceReply::Invoices(own.map(summary).collect::<Result<_, _>>()?)
             }
-            InvoiceAct::Show { number } => {
-                let unknown = || {
-                    let message = format!("there is no invoice `{number}`");
-                    AdminError::new(AdminCode::UnknownInvoice, message, "headrace invoices list")
-                };
-                let (series, digits) = number.rsplit_once('-').ok_or_else(unknown)?;
-                let digits = digits.parse().map_err(|_| unknown())?;
-                let document = self.directory.document(series, digits)?.ok_or_else(unknown)?;
-                InvoiceReply::Invoice(Box::new(parsed(&document)?))
-            }
+            InvoiceAct::Show { number } => InvoiceReply::Invoice(Box::new(parsed(&self.numbered(&number)?)?)),
         };
         Ok(AdminReply::Invoices(reply))
     }
@@ -67,15 +62,7 @@ impl AdminService {
             return Err(IdentityError::UnknownOrg(org.clone()).into());
         }
         let zone = settings.zone_of(org);
-        let period = month_bounds(month, zone).ok_or_else(|| {
-            let message = format!("`month` must be a month such as 2026-11, not `{month}`");
-            AdminError::new(AdminCode::Invalid, message, "headrace invoices --help")
-        })?;
-        // An empty batch reads what other gateways wrote.
-        let _ = self.ledger.transact(Vec::new(), now).durable.wait();
-        let charges = charges_of(self.ledger.history(), org, period).map_err(|error| {
-            AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), "headrace ledger verify")
-        })?;
+        let (charges, period) = self.charges(org, month, zone, now)?;
         let due = now.after(Duration::from_secs(u64::from(settings.due_days).saturating_mul(86_400)));
         let day = |time| local_date(time, zone).unwrap_or_default();
         let days = InvoiceDays {
@@ -86,10 +73,27 @@ impl AdminService {
         };
         let versions = (self.invoices.versions)();
         let invoice = InvoiceDocument::draft(settings, (org, month), days, &charges, &*versions);
-        let invoice = invoice.map_err(|_| {
-            AdminError::new(AdminCode::Invalid, "the sums of the invoice do not fit 64 bits", "")
+        Ok((invoice.map_err(too_large)?, period))
+    }
+
+    /// Reads the charges of a month, with the bounds of the month.
+    fn charges(
+        &self,
+        org: &OrgId,
+        month: &str,
+        zone: &str,
+        now: UnixNanos,
+    ) -> Result<(OrgCharges, WindowBounds), AdminError> {
+        let period = month_bounds(month, zone).ok_or_else(|| {
+            let message = format!("`month` must be a month such as 2026-11, not `{month}`");
+            AdminError::new(AdminCode::Invalid, message, "headrace invoices --help")
         })?;
-        Ok((invoice, period))
+        // An empty batch reads what other gateways wrote.
+        let _ = self.ledger.transact(Vec::new(), now).durable.wait();
+        let charges = charges_of(self.ledger.history(), org, period).map_err(|error| {
+            AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), "headrace ledger verify")
+        })?;
+        Ok((charges, period))
     }
 
     fn finish(
@@ -121,11 +125,7 @@ impl AdminService {
             created: now,
             actor: actor.to_owned(),
         };
-        let name = |number: u64| format!("{}-{number}", settings.series);
-        let write = |number: u64| {
-            // The fields have no maps with other keys than text, so that this cannot fail.
-            serde_json::to_string(&draft.with_number(name(number))).unwrap_or_default()
-        };
+        let write = |number: u64| written(&draft, &settings.series, number);
         match self.directory.number_document(&new, &write) {
             Ok(document) => parsed(&document),
             Err(IdentityError::Store(StoreError::Duplicate { .. })) => {
@@ -135,6 +135,67 @@ impl AdminService {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The document with this number.
+    fn numbered(&self, number: &str) -> Result<NumberedDocument, AdminError> {
+        let unknown = || {
+            let message = format!("there is no invoice `{number}`");
+            AdminError::new(AdminCode::UnknownInvoice, message, "headrace invoices list")
+        };
+        let (series, digits) = number.rsplit_once('-').ok_or_else(unknown)?;
+        let digits = digits.parse().map_err(|_| unknown())?;
+        self.directory.document(series, digits)?.ok_or_else(unknown)
+    }
+
+    /// Makes the credit note for the refunds of an invoice's charges that no document has yet.
+    fn make_credit_note(
+        &self,
+        number: &str,
+        actor: &str,
+        now: UnixNanos,
+    ) -> Result<InvoiceDocument, AdminError> {
+        let _one_at_a_time = self.money.lock();
+        let document = self.numbered(number)?;
+        let invoice = parsed(&document)?;
+        if document.kind != INVOICE {
+            let message = format!("`{number}` is a credit note: name the invoice that it corrects");
+            return Err(AdminError::new(AdminCode::Invalid, message, "headrace invoices list"));
+        }
+        let mut after = invoice.ledger.last_row;
+        for other in self.directory.documents()? {
+            if other.kind == CREDIT_NOTE && other.org == document.org && other.period == document.period {
+                after = after.max(parsed(&other)?.ledger.last_row);
+            }
+        }
+        let settings = (self.invoices.settings)();
+        let charges = self.charges(&document.org, &document.period, &invoice.zone, now)?.0;
+        let due = now.after(Duration::from_secs(u64::from(settings.due_days).saturating_mul(86_400)));
+        let day = |time| local_date(time, &invoice.zone).unwrap_or_default();
+        let note = invoice.credit_note(&charges, after, (day(now), day(due))).map_err(too_large)?;
+        if note.lines.is_empty() {
+            let message = format!("no charge on {number} was refunded that a document does not have");
+            return Err(AdminError::new(AdminCode::Invalid, message, "headrace invoices list"));
+        }
+        let new = NewDocument {
+            series: document.series.clone(),
+            kind: CREDIT_NOTE.to_owned(),
+            org: document.org.clone(),
+            period: document.period.clone(),
+            // Two gateways that see the same refunds make one credit note.
+            about: format!("{number} after row {after}"),
+            created: now,
+            actor: actor.to_owned(),
+        };
+        let write = |next: u64| written(&note, &document.series, next);
+        let made = self.directory.number_document(&new, &write).map_err(|error| match error {
+            IdentityError::Store(StoreError::Duplicate { .. }) => {
+                let message = format!("another gateway has just made a credit note for {number}");
+                AdminError::new(AdminCode::InvoiceExists, message, "headrace invoices list")
+            }
+            error => error.into(),
+        })?;
+        parsed(&made)
     }
 
     /// Refuses a month that has its invoice.
@@ -147,6 +208,16 @@ impl AdminService {
         let message = format!("{name} is the invoice of `{org}` for {month}, and never changes");
         Err(AdminError::new(AdminCode::InvoiceExists, message, format!("headrace invoices show {name}")))
     }
+}
+
+/// The text of an invoice with its number.
+fn written(draft: &InvoiceDocument, series: &str, number: u64) -> String {
+    // The fields have no maps with other keys than text, so that this cannot fail.
+    serde_json::to_string(&draft.with_number(format!("{series}-{number}"))).unwrap_or_default()
+}
+
+fn too_large(_: AmountOverflow) -> AdminError {
+    AdminError::new(AdminCode::Invalid, "the sums of the invoice do not fit 64 bits", "")
 }
 
 fn parsed(document: &NumberedDocument) -> Result<InvoiceDocument, AdminError> {

@@ -34,6 +34,11 @@ pub(crate) enum InvoicesCommand {
         /// Month, such as 2026-11
         month: String,
     },
+    /// Make the credit note for refunds since a final invoice
+    Credit {
+        /// Number of the invoice, such as INV-1
+        number: String,
+    },
     /// List final invoices
     List {
         /// Only those of this organisation

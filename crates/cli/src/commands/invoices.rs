@@ -16,6 +16,7 @@ pub(crate) fn run(args: InvoicesArgs) -> ExitCode {
     let act = match args.command {
         InvoicesCommand::Draft { org, month } => InvoiceAct::Draft { org, month },
         InvoicesCommand::Final { org, month } => InvoiceAct::Final { org, month },
+        InvoicesCommand::Credit { number } => InvoiceAct::Credit { number },
         InvoicesCommand::List { org } => InvoiceAct::List { org },
         InvoicesCommand::Show { number } => InvoiceAct::Show { number },
         InvoicesCommand::Export { number, format, out } => {
@@ -71,6 +72,9 @@ fn describe(reply: AdminReply) -> String {
 /// An invoice as text.
 fn text(invoice: &InvoiceDocument) -> String {
     let title = match &invoice.number {
+        Some(number) if invoice.is_credit_note() => {
+            format!("Credit note {number} (corrects {})", invoice.corrects.as_deref().unwrap_or_default())
+        }
         Some(number) => format!("Invoice {number}"),
         None => "Draft".to_owned(),
     };
