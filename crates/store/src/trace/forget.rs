@@ -48,6 +48,16 @@ pub(crate) fn forget(
                 }
                 let said = "UPDATE call SET said = '' WHERE seq = ? AND said IS NOT NULL";
                 sqlx::query(said).bind(seq).execute(&mut *connection).await?;
+                let model: Option<(Option<String>,)> =
+                    sqlx::query_as("SELECT model FROM call WHERE seq = ?")
+                        .bind(seq)
+                        .fetch_optional(&mut *connection)
+                        .await?;
+                // A caller may have sent the name as that of a model.
+                if let Some(model) = model.and_then(|(model,)| user.replaced_in(&model?)) {
+                    let set = sqlx::query("UPDATE call SET model = ? WHERE seq = ?");
+                    set.bind(model).bind(seq).execute(&mut *connection).await?;
+                }
                 changed += 1;
             }
             Ok::<_, FormatError>(rows)
