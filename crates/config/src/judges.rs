@@ -9,13 +9,11 @@ use secrecy::SecretString;
 
 use super::SettingsReader;
 use super::ca::read_authorities;
+use super::content_rule_fields::JUDGES;
 use super::identity::texts;
 use super::key_text::read_key;
 use super::table::TableReader;
 use super::value::{ParsedValue, SettingKind};
-
-/// The setting.
-pub(super) const JUDGES: &str = "moderation.judges";
 
 /// Bounds of `deadline`, and its default.
 const DEADLINE: SettingKind =

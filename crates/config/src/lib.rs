@@ -7,6 +7,7 @@ pub mod arithmetic;
 mod budgets;
 pub mod ca;
 mod command_settings;
+mod content_rule_fields;
 mod extras;
 mod field;
 pub mod fields;

@@ -55,20 +55,20 @@ const HEAD_BYTES: usize = ContentLabel::ALL.len() * 8;
 
 /// The linear model.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Classifier<'w> {
+pub(crate) struct PassageClassifier<'w> {
     bias: LabelScores,
     unit: LabelScores,
     weights: &'w [u8],
 }
 
-impl Classifier<'static> {
+impl PassageClassifier<'static> {
     /// The classifier in the program.
     pub(crate) fn embedded() -> Self {
         Self::parse(WEIGHTS)
     }
 }
 
-impl<'w> Classifier<'w> {
+impl<'w> PassageClassifier<'w> {
     fn parse(bytes: &'w [u8]) -> Self {
         let number = |at: usize| -> f32 {
             let found = bytes.get(at..at.saturating_add(4)).and_then(|bytes| bytes.try_into().ok());

@@ -3,11 +3,11 @@
 
 use std::sync::LazyLock;
 
-use crate::classifier::{Classifier, ContentLabel, LabelScores, PassageEnd, PassageReader};
+use crate::classifier::{ContentLabel, LabelScores, PassageClassifier, PassageEnd, PassageReader};
 use crate::config::LabelThreshold;
 use crate::{Action, RuleConfig, RuleKind};
 
-static CLASSIFIER: LazyLock<Classifier<'static>> = LazyLock::new(Classifier::embedded);
+static CLASSIFIER: LazyLock<PassageClassifier<'static>> = LazyLock::new(PassageClassifier::embedded);
 
 /// One rule.
 #[derive(Debug, Clone, Copy)]

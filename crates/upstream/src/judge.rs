@@ -178,7 +178,7 @@ impl JudgeState {
 
     fn moderation_verdict(&self, body: &[u8]) -> Result<bool, String> {
         #[derive(Deserialize)]
-        struct Moderation {
+        struct ModerationAnswer {
             results: Vec<ModerationResult>,
         }
         #[derive(Deserialize)]
@@ -190,7 +190,7 @@ impl JudgeState {
             category_scores: serde_json::Map<String, Value>,
         }
         // The error of the parser may repeat the text.
-        let moderation: Moderation =
+        let moderation: ModerationAnswer =
             serde_json::from_slice(body).map_err(|_| "the answer is no moderation".to_owned())?;
         if moderation.results.is_empty() {
             return Err("the answer has no results".to_owned());

@@ -17,7 +17,7 @@ const TEXT: &str = "Keep this. The secret is out. Bye.";
 
 /// How a judge answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answers {
+enum JudgeBehaviour {
     /// Finds texts with `secret` unfit.
     Secret,
     /// Finds every text unfit, once [`TestJudge::release`] was called.
@@ -28,7 +28,7 @@ enum Answers {
 
 #[derive(Debug)]
 struct TestJudge {
-    answers: Answers,
+    answers: JudgeBehaviour,
     without: WithoutVerdict,
     deadline: Duration,
     asked: Mutex<Vec<String>>,
@@ -36,8 +36,8 @@ struct TestJudge {
 }
 
 impl TestJudge {
-    fn new(answers: Answers, without: WithoutVerdict) -> Arc<Self> {
-        let millis = if answers == Answers::Never { 20 } else { 60_000 };
+    fn new(answers: JudgeBehaviour, without: WithoutVerdict) -> Arc<Self> {
+        let millis = if answers == JudgeBehaviour::Never { 20 } else { 60_000 };
         let (asked, released) = (Mutex::default(), tokio::sync::watch::Sender::new(false));
         Arc::new(Self { answers, without, deadline: Duration::from_millis(millis), asked, released })
     }
@@ -59,13 +59,13 @@ impl PassageJudge for TestJudge {
             // The verdict comes in a later turn of the event loop.
             tokio::task::yield_now().await;
             match answers {
-                Answers::Secret => Ok(text.contains("secret")),
-                Answers::Late => {
+                JudgeBehaviour::Secret => Ok(text.contains("secret")),
+                JudgeBehaviour::Late => {
                     released.wait_for(|released| *released).await.unwrap();
                     Ok(true)
                 }
-                Answers::Fails => Err(JudgeFailure { why: "it is down".to_owned() }),
-                Answers::Never => std::future::pending().await,
+                JudgeBehaviour::Fails => Err(JudgeFailure { why: "it is down".to_owned() }),
+                JudgeBehaviour::Never => std::future::pending().await,
             }
         })
     }
@@ -101,7 +101,7 @@ async fn nothing_leaves_before_its_verdict_in_any_backend_and_dialect() {
         for &endpoint in endpoints {
             for stream in [true, false] {
                 for pieces in splits {
-                    let judge = TestJudge::new(Answers::Secret, WithoutVerdict::Block);
+                    let judge = TestJudge::new(JudgeBehaviour::Secret, WithoutVerdict::Block);
                     let script = script_of(lane, endpoint, stream, pieces);
                     let ruled = (guard(json!({})), judge.by_name());
                     let (world, model, _) = judged_world(lane, ruled, script, TEXT);
@@ -127,7 +127,7 @@ async fn nothing_leaves_before_its_verdict_in_any_backend_and_dialect() {
 
 #[tokio::test]
 async fn a_judge_without_a_verdict_counts_as_its_settings_say() {
-    for answers in [Answers::Fails, Answers::Never] {
+    for answers in [JudgeBehaviour::Fails, JudgeBehaviour::Never] {
         for without in [WithoutVerdict::Block, WithoutVerdict::Pass] {
             for stream in [true, false] {
                 let judge = TestJudge::new(answers, without);
@@ -154,7 +154,7 @@ async fn tool_calls_are_judged_whole() {
         "so: <tool_call>\n{\"name\": \"t\", \"arguments\": {\"a\": \"the secret plan\"}}\n</tool_call>";
     let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]);
     for stream in [true, false] {
-        let judge = TestJudge::new(Answers::Secret, WithoutVerdict::Block);
+        let judge = TestJudge::new(JudgeBehaviour::Secret, WithoutVerdict::Block);
         let ruled = (guard(json!({"applies_to": "tool_calls"})), judge.by_name());
         let (world, model, _) = judged_world(Lane::Engine, ruled, Vec::new(), CALL);
         let mut body = body_of(Endpoint::ChatCompletions, model, stream);
@@ -172,7 +172,7 @@ async fn tool_calls_are_judged_whole() {
 
 #[tokio::test]
 async fn a_late_verdict_ends_a_running_answer() {
-    let judge = TestJudge::new(Answers::Late, WithoutVerdict::Block);
+    let judge = TestJudge::new(JudgeBehaviour::Late, WithoutVerdict::Block);
     let rules = guard(json!({"mode": "async"}));
     let world = World::new(Setup { rules, judges: judge.by_name(), ..Setup::default() });
     // It sends 4,000 bytes at once, and then waits until it is cancelled.
@@ -202,12 +202,12 @@ async fn what_callers_send_is_judged_before_anything_is_held() {
     let chat = Endpoint::ChatCompletions;
     let ask = |text: &str| json!({"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": text}]});
     for (answers, without, text, expected) in [
-        (Answers::Secret, WithoutVerdict::Block, "my secret", 400),
-        (Answers::Secret, WithoutVerdict::Block, "hello", 200),
-        (Answers::Fails, WithoutVerdict::Block, "hello", 400),
-        (Answers::Fails, WithoutVerdict::Pass, "hello", 200),
-        (Answers::Never, WithoutVerdict::Block, "hello", 400),
-        (Answers::Never, WithoutVerdict::Pass, "hello", 200),
+        (JudgeBehaviour::Secret, WithoutVerdict::Block, "my secret", 400),
+        (JudgeBehaviour::Secret, WithoutVerdict::Block, "hello", 200),
+        (JudgeBehaviour::Fails, WithoutVerdict::Block, "hello", 400),
+        (JudgeBehaviour::Fails, WithoutVerdict::Pass, "hello", 200),
+        (JudgeBehaviour::Never, WithoutVerdict::Block, "hello", 400),
+        (JudgeBehaviour::Never, WithoutVerdict::Pass, "hello", 200),
     ] {
         let judge = TestJudge::new(answers, without);
         let rules = guard(json!({"applies_to": "input"}));
@@ -231,7 +231,7 @@ async fn what_callers_send_is_judged_before_anything_is_held() {
 
 #[tokio::test]
 async fn a_long_prompt_is_judged_in_parts() {
-    let judge = TestJudge::new(Answers::Secret, WithoutVerdict::Block);
+    let judge = TestJudge::new(JudgeBehaviour::Secret, WithoutVerdict::Block);
     let rules = guard(json!({"applies_to": "input"}));
     let world = World::new(Setup { rules, judges: judge.by_name(), ..Setup::default() });
     let text = format!("{}secret", "\u{e9}".repeat(40_000));

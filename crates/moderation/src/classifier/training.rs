@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::features::{FEATURES, text_features};
 use super::generator::{SeededRandom, TextLabel, TextSplit, text};
-use super::{Classifier, ContentLabel, LabelScores, WEIGHTS, norm, probability};
+use super::{ContentLabel, LabelScores, PassageClassifier, WEIGHTS, norm, probability};
 
 const LABELS: usize = ContentLabel::ALL.len();
 /// Half of the texts are harmless.
@@ -111,7 +111,7 @@ impl LabelFigures {
 }
 
 fn measure(
-    model: Classifier<'_>,
+    model: PassageClassifier<'_>,
     texts: &[(Option<usize>, String)],
     threshold: f32,
 ) -> [LabelFigures; LABELS] {
@@ -152,7 +152,7 @@ fn written() -> Vec<(Option<usize>, String)> {
 }
 
 /// The tables of the card.
-fn figures(model: Classifier<'_>) -> String {
+fn figures(model: PassageClassifier<'_>) -> String {
     let mut out = String::new();
     for (title, texts) in [("written by hand", written()), ("held out by the generator", held_out())] {
         let harmless = texts.iter().filter(|(label, _)| label.is_none()).count();
@@ -200,8 +200,8 @@ fn the_card_has_the_measured_figures() {
     let end = card.find(END).unwrap();
     let trained = blesses().then(train);
     let model = match &trained {
-        Some(trained) => Classifier::parse(trained),
-        None => Classifier::embedded(),
+        Some(trained) => PassageClassifier::parse(trained),
+        None => PassageClassifier::embedded(),
     };
     let measured = format!("\n{}", figures(model));
     if blesses() {
@@ -214,7 +214,7 @@ fn the_card_has_the_measured_figures() {
 
 #[test]
 fn written_texts_are_found() {
-    let figures = measure(Classifier::embedded(), &written(), THRESHOLD);
+    let figures = measure(PassageClassifier::embedded(), &written(), THRESHOLD);
     for (label, figures) in ContentLabel::ALL.iter().zip(figures) {
         assert!(figures.recall() >= 0.6 && figures.precision() >= 0.75, "{label:?}: {figures:?}");
     }
