@@ -122,6 +122,11 @@ impl PassageVerdicts {
         self.matched.lock().unwrap_or_else(PoisonError::into_inner).insert(passage, rules);
     }
 
+    /// Returns whether a passage was judged.
+    pub fn has(&self, passage: &JudgedPassage) -> bool {
+        self.matched.lock().unwrap_or_else(PoisonError::into_inner).contains_key(passage)
+    }
+
     /// The rules that match a passage. `None` if it was not judged.
     pub(crate) fn of(&self, end: &PassageEnd<'_>) -> Option<Vec<usize>> {
         let matched = self.matched.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! Asks the judges on other servers about the passages of an answer, before the content rules read it. It divides the answer
 //! as the rules do, so that they find a verdict for each passage. Must not know dialects, bytes or money.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use headrace_domain::ReplyEvent;
@@ -18,7 +18,9 @@ pub(super) struct AnswerJudges {
     call: JudgedCall,
     /// A client joins the texts before and behind a tool call.
     joins_sections: bool,
-    verdicts: Arc<PassageVerdicts>,
+    /// On the passages of the answer's text, and on those of its reasoning.
+    of_answer: Arc<PassageVerdicts>,
+    of_reasoning: Arc<PassageVerdicts>,
     choices: Vec<JudgedChoice>,
 }
 
@@ -59,14 +61,19 @@ impl AnswerJudges {
             rules: Arc::clone(rules),
             call,
             joins_sections,
-            verdicts: Arc::default(),
+            of_answer: Arc::default(),
+            of_reasoning: Arc::default(),
             choices: (0..choices).map(|_| JudgedChoice::default()).collect(),
         }))
     }
 
-    /// Where the verdicts on passages are.
-    pub(super) const fn verdicts(&self) -> &Arc<PassageVerdicts> {
-        &self.verdicts
+    /// The verdicts on the passages of a section. Sections have rules of their own. `None` for tool calls.
+    pub(super) const fn verdicts(&self, section: AnswerSection) -> Option<&Arc<PassageVerdicts>> {
+        match section {
+            AnswerSection::Answer => Some(&self.of_answer),
+            AnswerSection::Reasoning => Some(&self.of_reasoning),
+            AnswerSection::ToolCalls => None,
+        }
     }
 
     /// The verdicts that the call does not wait for.
@@ -81,6 +88,11 @@ impl AnswerJudges {
         for event in events.iter().filter(|event| !is_over(choice_of(event))) {
             self.read(event, &mut ended);
         }
+        let mut texts = HashSet::new();
+        ended.retain(|EndedPassage { section, passage, .. }| match self.verdicts(*section) {
+            Some(known) => !known.has(passage) && texts.insert((*section, passage.clone())),
+            None => true,
+        });
         let asked = ended.into_iter().map(|passage| self.ask(passage));
         let judged = futures_util::future::join_all(asked).await;
         for (choice, blocked_by) in judged.into_iter().flatten() {
@@ -103,7 +115,9 @@ impl AnswerJudges {
         if section == AnswerSection::ToolCalls {
             return Some((choice, matched.first().copied()));
         }
-        self.verdicts.set(passage, matched);
+        if let Some(verdicts) = self.verdicts(section) {
+            verdicts.set(passage, matched);
+        }
         None
     }
 

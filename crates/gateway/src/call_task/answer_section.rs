@@ -3,7 +3,7 @@
 use headrace_domain::ReplyEvent;
 
 /// The kind of text that an answer is in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum AnswerSection {
     Answer,
     Reasoning,

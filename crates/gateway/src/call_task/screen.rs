@@ -113,14 +113,14 @@ impl OutputScreen {
         let rules = output_rules(work, context)?;
         let joins_sections = matches!(work.call.endpoint, Endpoint::ChatCompletions | Endpoint::Completions);
         let judges = AnswerJudges::of(&rules, work.choices(), joins_sections, context);
-        let verdicts = judges.as_ref().map(|judges| judges.verdicts());
-        let section = |rules: &Option<Arc<TextRules>>| {
+        let section = |rules: &Option<Arc<TextRules>>, section| {
+            let verdicts = judges.as_ref().and_then(|judges| judges.verdicts(section));
             rules.as_ref().map(|rules| ScreenedSection::new(rules, verdicts))
         };
         let choice = |_| ScreenedChoice {
             section: None,
-            answer: section(&rules.answer),
-            reasoning: section(&rules.reasoning),
+            answer: section(&rules.answer, AnswerSection::Answer),
+            reasoning: section(&rules.reasoning, AnswerSection::Reasoning),
             held_calls: Vec::new(),
             unseen_ids: 0,
             has_ended: false,
