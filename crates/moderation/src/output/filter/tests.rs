@@ -1,6 +1,11 @@
 //! Properties of the filter over texts and their splits: what leaves does not depend on the split, and no match leaves.
 
-use crate::{Action, AppliesTo, JudgeMode, JudgesByName, OutputRules, RuleConfig, RuleKind, TextRules};
+use std::time::Duration;
+
+use crate::{
+    Action, AppliesTo, JudgeFuture, JudgeMode, JudgedText, JudgesByName, OutputRules, PassageJudge,
+    PassageVerdicts, RuleConfig, RuleKind, TextRules, WithoutVerdict,
+};
 
 use super::*;
 
@@ -337,5 +342,61 @@ fn the_kept_text_is_bounded_whatever_comes() {
             let folded = filter.folded.iter().chain(&filter.unmasked);
             folded.for_each(|folded| assert!(folded.text.kept().0.len() < 3 * DROPPED_BYTES));
         }
+    }
+}
+
+#[derive(Debug)]
+struct UnaskedJudge;
+
+impl PassageJudge for UnaskedJudge {
+    fn ask(&self, _: String) -> JudgeFuture {
+        Box::pin(std::future::pending())
+    }
+
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn without_verdict(&self) -> WithoutVerdict {
+        WithoutVerdict::Pass
+    }
+}
+
+/// The filter reads verdicts and asks no judge. What was not judged must not leave.
+#[test]
+fn a_passage_leaves_only_with_a_verdict() {
+    let judged = |mode, action| {
+        let judges = JudgesByName::from([("j".to_owned(), Arc::new(UnaskedJudge) as Arc<dyn PassageJudge>)]);
+        let judge = Some("j".to_owned());
+        let config = RuleConfig { judge, mode, ..rule("judged", RuleKind::Judge, action) };
+        let rules = OutputRules::compile(&[config], &judges, &mut Vec::new()).unwrap();
+        rules.answer.unwrap()
+    };
+    let rules = judged(JudgeMode::Sync, Action::Block);
+    let text = "One is fine. Two is not. Three.";
+    let verdicts = Arc::new(PassageVerdicts::default());
+    let out = |rules: &Arc<TextRules>, verdicts| {
+        let (mut filter, mut out) = (OutputFilter::new(rules).with_verdicts(verdicts), String::new());
+        chars(text).into_iter().for_each(|piece| filter.push(piece, &mut out));
+        filter.finish(&mut out);
+        (out, filter.blocked_by())
+    };
+    assert_eq!(out(&rules, &verdicts), (String::new(), Some(0)), "nothing was judged");
+    let (mut judged_text, mut passages) = (JudgedText::default(), Vec::new());
+    judged_text.push(text, &mut passages);
+    judged_text.finish(&mut passages);
+    assert_eq!(passages.len(), 3);
+    verdicts.set(passages[0].clone(), Vec::new());
+    assert_eq!(out(&rules, &verdicts), ("One is fine. ".to_owned(), Some(0)), "the second was not judged");
+    for passage in &passages[1..] {
+        verdicts.set(passage.clone(), Vec::new());
+    }
+    assert_eq!(out(&rules, &verdicts), (text.to_owned(), None));
+    verdicts.set(passages[1].clone(), vec![0]);
+    assert_eq!(out(&rules, &verdicts), ("One is fine. ".to_owned(), Some(0)));
+    // A rule that does not wait holds nothing back.
+    let unknown = Arc::new(PassageVerdicts::default());
+    for rules in [judged(JudgeMode::Async, Action::Block), judged(JudgeMode::Sync, Action::Flag)] {
+        assert_eq!(out(&rules, &unknown), (text.to_owned(), None));
     }
 }
