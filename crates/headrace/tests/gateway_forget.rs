@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, Server, program, said};
 use postgres::{PostgresServer, versions};
 use serde_json::{Value, json};
-use traffic::{KEY, Traffic, USER};
+use traffic::{CanaryTraffic, KEY, USER};
 
 fn gateway(root: &Path, name: &str, database: &str) -> Server {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -76,7 +76,7 @@ async fn a_user_is_forgotten_at_all_gateways_and_a_silent_one_is_named() {
     let database = PostgresServer::start(&bin);
     let (root, url) = (tempfile::tempdir().unwrap(), database.url());
     let [a, b] = ["a", "b"].map(|name| gateway(root.path(), name, &url));
-    let (of_a, of_b) = (Traffic::new(&a.url), Traffic::new(&b.url));
+    let (of_a, of_b) = (CanaryTraffic::new(&a.url), CanaryTraffic::new(&b.url));
     of_a.run(root.path()).await;
     of_b.chat(json!({ "user": USER, "metadata": { "tag": USER } })).await;
     std::fs::remove_file(root.path().join("requests.jsonl")).unwrap();

@@ -74,7 +74,7 @@ pub use journal::{
     StateSnapshot,
 };
 pub use lot::{
-    ChargedShare, FundingShare, HoldFunding, Lot, LotId, LotKind, LotReport, LotTerms, MAX_LOT_MODELS,
+    ChargedShare, CreditLot, FundingShare, HoldFunding, LotId, LotKind, LotReport, LotTerms, MAX_LOT_MODELS,
     MAX_LOTS_PER_ORG, MoneySource,
 };
 pub use memory::{AppendFault, MemoryJournal};

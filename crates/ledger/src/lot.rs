@@ -74,7 +74,7 @@ impl LotKind {
 
 /// Money of an organisation that is limited in time or to some models, or that is paid later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lot {
+pub struct CreditLot {
     /// The lot's id.
     pub id: LotId,
     /// The organisation.
@@ -120,7 +120,7 @@ impl LotTerms {
 pub struct LotReport {
     /// The lot.
     #[serde(flatten)]
-    pub lot: Lot,
+    pub lot: CreditLot,
     /// The amount that holds can still draw.
     pub left: NanoDollars,
 }

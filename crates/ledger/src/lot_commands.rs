@@ -12,7 +12,7 @@ use crate::core::{LedgerCore, MAX_REFERENCE_BYTES};
 use crate::counters::HoldParties;
 use crate::free_tier::{FreeLeft, FreeTier, FreeTierReport, MAX_FREE_TIERS};
 use crate::funding::FundingNeed;
-use crate::lot::{HoldFunding, Lot, LotId, LotReport, LotTerms, MAX_LOT_MODELS, MAX_LOTS_PER_ORG};
+use crate::lot::{CreditLot, HoldFunding, LotId, LotReport, LotTerms, MAX_LOT_MODELS, MAX_LOTS_PER_ORG};
 use crate::refusal::LedgerRefusal;
 use crate::transaction::{JournalEvent, Transaction};
 
@@ -48,7 +48,7 @@ impl LedgerCore {
             return invalid("lot", "the organisation has 1000 lots: end some");
         }
         let id = self.state.lots.next_id();
-        self.commit(JournalEvent::LotMade(Box::new(Lot { id, org: org.clone(), terms })), now, out)?;
+        self.commit(JournalEvent::LotMade(Box::new(CreditLot { id, org: org.clone(), terms })), now, out)?;
         self.end_lots(Some(&org), now, out);
         Ok(Receipt::LotMade { lot: id })
     }

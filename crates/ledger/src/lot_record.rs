@@ -9,10 +9,10 @@ use crate::budget_record::{read_reservations, read_rule, write_reservations, wri
 use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
 use crate::command::LowBalance;
 use crate::free_tier::FreeTier;
-use crate::lot::{FundingShare, HoldFunding, Lot, LotId, LotKind, LotTerms, MoneySource};
+use crate::lot::{CreditLot, FundingShare, HoldFunding, LotId, LotKind, LotTerms, MoneySource};
 
-pub(crate) fn write_lot(w: &mut ByteWriter, lot: &Lot) {
-    let Lot { id, org, terms } = lot;
+pub(crate) fn write_lot(w: &mut ByteWriter, lot: &CreditLot) {
+    let CreditLot { id, org, terms } = lot;
     let LotTerms { kind, amount, begins, ends, models, reference } = terms;
     w.u64(id.get());
     w.str(org.as_str());
@@ -31,8 +31,8 @@ pub(crate) fn write_lot(w: &mut ByteWriter, lot: &Lot) {
     w.str(reference);
 }
 
-pub(crate) fn read_lot(r: &mut ByteReader<'_>) -> Result<Lot, MalformedBytes> {
-    Ok(Lot {
+pub(crate) fn read_lot(r: &mut ByteReader<'_>) -> Result<CreditLot, MalformedBytes> {
+    Ok(CreditLot {
         id: read_lot_id(r)?,
         org: r.id("org id")?,
         terms: LotTerms {

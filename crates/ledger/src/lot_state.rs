@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use headrace_domain::{NanoDollars, OrgId, UnixNanos};
 
-use crate::lot::{Lot, LotId, LotKind, LotTerms};
+use crate::lot::{CreditLot, LotId, LotKind, LotTerms};
 use crate::table::Map;
 
 /// All lots that were made and not removed.
@@ -23,7 +23,7 @@ pub(crate) struct LotState {
 /// A lot with what is left of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LotBalance {
-    pub(crate) lot: Lot,
+    pub(crate) lot: CreditLot,
     pub(crate) left: i64,
 }
 
@@ -70,7 +70,7 @@ impl LotState {
     }
 
     /// Adds a lot. The money of paid and promotional lots comes with entries, and a contract can be used at once.
-    pub(crate) fn insert(&mut self, lot: Lot, left: i64) {
+    pub(crate) fn insert(&mut self, lot: CreditLot, left: i64) {
         self.last_number = self.last_number.max(lot.id.get());
         if let Some(ends) = lot.terms.ends {
             self.soonest = Some(self.soonest.map_or(ends, |soonest| soonest.min(ends)));

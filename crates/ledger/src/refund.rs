@@ -5,7 +5,7 @@ use std::sync::Arc;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use serde::{Deserialize, Serialize};
 
-use crate::lot::{ChargedShare, Lot, LotId, LotKind, LotTerms, MoneySource};
+use crate::lot::{ChargedShare, CreditLot, LotId, LotKind, LotTerms, MoneySource};
 
 /// The maximum number of refunds that a ledger remembers. All of them are kept, so that no reference is used twice.
 pub const MAX_REFUNDS: usize = 1_000_000;
@@ -87,10 +87,10 @@ pub enum RefundTarget {
 
 impl ChargeRefunded {
     /// Returns the new lot of a refund that was made at `time`.
-    pub(crate) fn lot(&self, id: LotId, amount: NanoDollars, time: UnixNanos) -> Lot {
+    pub(crate) fn lot(&self, id: LotId, amount: NanoDollars, time: UnixNanos) -> CreditLot {
         let reference = Arc::clone(&self.reference);
         let kind = LotKind::Promotional;
         let terms = LotTerms { kind, amount, begins: time, ends: None, models: None, reference };
-        Lot { id, org: self.org.clone(), terms }
+        CreditLot { id, org: self.org.clone(), terms }
     }
 }

@@ -12,7 +12,7 @@ use crate::command::{
     ChargeLine, GrantKind, LowBalance, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use crate::free_tier::FreeTier;
-use crate::lot::{HoldFunding, Lot, LotId};
+use crate::lot::{CreditLot, HoldFunding, LotId};
 use crate::refund::ChargeRefunded;
 
 /// One indivisible change. Its entries sum to zero.
@@ -161,7 +161,7 @@ pub enum JournalEvent {
     /// A charge was refunded.
     Refunded(Box<ChargeRefunded>),
     /// A lot was made.
-    LotMade(Box<Lot>),
+    LotMade(Box<CreditLot>),
     /// A lot ended. What was left of it is expired money.
     LotEnded {
         /// The lot.

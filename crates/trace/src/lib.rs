@@ -8,6 +8,7 @@ mod call;
 mod codec;
 mod content;
 mod context;
+mod engine_facts;
 mod error;
 mod exposition;
 mod family;

@@ -1,22 +1,18 @@
 //! Draws one request for a person who asks why it was slow, refused or expensive. Shows a row per stage on a time axis,
 //! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
-use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, Stage, StageSpan, TraceRecord,
-};
+use headrace_domain::{Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, Stage, StageSpan, TraceRecord};
 
 use crate::axis::{AxisPart, TimeAxis};
+use crate::engine_facts::{batch_text, kept_text, steps_text};
 use crate::group::{SpanGroup, grouped_spans};
-use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::output_verdicts::output_verdict_lines;
 use crate::past;
 use crate::price_terms::price_terms;
 use crate::rounds::round_lines;
-use crate::units::{
-    cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
-};
+use crate::units::{cells, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped};
 
 /// Options of a drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -494,63 +490,6 @@ fn attempt_text(attempt: &Attempt, several: bool) -> String {
     let model = attempt.model.as_deref().map(|model| format!(" ({})", plain(model))).unwrap_or_default();
     let paid = attempt.paid.map(|paid| format!(" · {paid} paid")).unwrap_or_default();
     format!("{prompt}{worker}{model} {outcome}{paid}")
-}
-
-fn batch_text(engine: &EngineTrace) -> String {
-    let mut text = match mean_batch(engine) {
-        Some(mean) => {
-            let (min, max) = (engine.batch_min, engine.batch_max);
-            format!(
-                "{min} min · {} mean · {max} max in {} steps ({} prefill)",
-                three_digits(mean),
-                engine.steps,
-                engine.prefill_chunks
-            )
-        }
-        None => "in no step".to_owned(),
-    };
-    if engine.preemptions > 0 {
-        text.push_str(&format!(" · preempted {}×", engine.preemptions));
-    }
-    if engine.thoughts_cut > 0 {
-        text.push_str(&format!(" · {} at its budget", thoughts_ended(engine.thoughts_cut)));
-    }
-    if engine.paused_ns > 0 {
-        let paused = humane_duration(engine.paused_ns);
-        text.push_str(&format!(" · paused for {paused}: its reader was behind"));
-    }
-    text
-}
-
-/// Describes how many blocks of the prompt are pinned in the cache at the caller's request.
-fn kept_text(engine: &EngineTrace) -> Option<String> {
-    let (kept, beyond) = (engine.pinned_blocks, engine.unpinned_blocks);
-    if kept == 0 && beyond == 0 {
-        return None;
-    }
-    let mut text = format!("{} used up last, as the call wishes", counted(kept.into(), "block"));
-    if beyond > 0 {
-        let beyond = grouped(beyond.into());
-        text.push_str(&format!(" · {beyond} more are not: the share of the organisation is full"));
-    }
-    Some(text)
-}
-
-fn thoughts_ended(count: u32) -> String {
-    if count == 1 { "a thought ended".to_owned() } else { format!("{count} thoughts ended, each") }
-}
-
-/// Describes where the time of the engine's steps went while the request ran.
-fn steps_text(engine: &EngineTrace) -> Option<String> {
-    let rest = engine.step_ns.saturating_sub(engine.forward_ns).saturating_sub(engine.sample_ns);
-    (engine.step_ns > 0).then(|| {
-        format!(
-            "{} computing · {} choosing tokens · {} scheduling and delivering",
-            percent(engine.forward_ns, engine.step_ns),
-            percent(engine.sample_ns, engine.step_ns),
-            percent(rest, engine.step_ns)
-        )
-    })
 }
 
 fn speed_text(record: &TraceRecord) -> Option<String> {

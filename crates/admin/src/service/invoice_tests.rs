@@ -257,6 +257,7 @@ fn a_refund_is_a_line_before_the_invoice_is_final_and_a_credit_note_after_it() {
             org: OrgId::new("tokyo").unwrap(),
             project: ProjectId::new("t").unwrap(),
             charged: NanoDollars::new(charged),
+            shares: Vec::new(),
         }),
         amount: Some(NanoDollars::new(amount)),
         reference: reference.to_owned(),

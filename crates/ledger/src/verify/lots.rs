@@ -9,7 +9,7 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, TokenClass, UnixNanos};
 use crate::budget_rule::{BudgetMeasure, BudgetReservation};
 use crate::command::SettleOutcome;
 use crate::free_tier::FreeTier;
-use crate::lot::{ChargedShare, FundingShare, HoldFunding, Lot, LotId, LotKind, MoneySource};
+use crate::lot::{ChargedShare, CreditLot, FundingShare, HoldFunding, LotId, LotKind, MoneySource};
 use crate::refund::{ChargeRefunded, RefundTarget};
 use crate::transaction::{Account, HoldSettled, HoldTaken};
 
@@ -34,7 +34,7 @@ pub(super) struct LotVerifier {
 
 #[derive(Debug)]
 struct KnownLot {
-    lot: Lot,
+    lot: CreditLot,
     /// What can still be used of a contract.
     credit: i64,
     is_over: bool,
@@ -60,7 +60,7 @@ fn of(amount: NanoDollars) -> i128 {
 
 impl LotVerifier {
     /// Checks a new lot, and returns its entries.
-    pub(super) fn made(&mut self, lot: &Lot, find: &mut dyn FnMut(String)) -> ExpectedEntries {
+    pub(super) fn made(&mut self, lot: &CreditLot, find: &mut dyn FnMut(String)) -> ExpectedEntries {
         let (id, amount) = (lot.id, lot.terms.amount);
         if id.get() != self.last + 1 {
             find(format!("{id} does not follow lot_{}", self.last));
