@@ -388,7 +388,7 @@ def get_invoices(_):
 
 def invoice(org, month):
     line = {"id": 1, "project": HOSTILE, "model": "headrace-demo", "class": "input", "quantity": 1234567, "unit_price": "0.10", "base_quantity": 1000000, "price": None, "amount": "0.1234567", "net": "0.12"}
-    totals = {"charged": "0.1234567", "rounding_to_cents": "-0.0034567", "charged_cents": "0.12", "net": "0.12", "tax": "0.02", "gross": "0.14", "paid": "0.12", "rounding": "0.00", "due": "0.02"}
+    totals = {"charged": "0.1234567", "rounding_to_cents": "-0.0034567", "charged_cents": "0.12", "net": "0.12", "allowance": "0.00", "taxable": "0.12", "tax": "0.02", "gross": "0.14", "paid": "0.12", "rounding": "0.00", "due": "0.02"}
     party = {"name": HOSTILE, "address": [], "country": "DE"}
     return {"number": None, "state": "draft", "type": 380, "org": org, "month": month, "zone": "UTC", "from": f"{month}-01", "to": f"{month}-30", "issued": "2026-12-01", "due_date": "2026-12-15", "currency": "USD", "seller": party, "buyer": party, "buyer_reference": None, "lines": [line], "taxes": [{"category": "S", "percent": "19", "base": "0.12", "amount": "0.02"}], "totals": totals, "note": None, "ledger": {"calls": 3, "last_row": 9, "checksum": "ab" * 32}}
 

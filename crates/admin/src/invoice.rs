@@ -2,13 +2,13 @@
 //! always give the same invoice. Must not know how an invoice is stored or shown.
 //!
 //! Fields follow EN 16931: a line's net amount is BT-131, the price for the base quantity BT-146 and BT-149, the sum of the
-//! lines BT-106, the tax BT-110, the total with tax BT-112, what was paid BT-113, the rounding amount BT-114 and what is due
-//! BT-115.
+//! lines BT-106, the allowance BT-107, the total without tax BT-109, the tax BT-110, the total with tax BT-112, what was paid
+//! BT-113, the rounding amount BT-114 and what is due BT-115.
 
 use std::collections::BTreeMap;
 
 use headrace_domain::{NanoDollars, OrgId, ProjectId};
-use headrace_ledger::{ChargeGroup, OrgCharges};
+use headrace_ledger::{ChargeGroup, FundedAmounts, OrgCharges};
 use serde::{Deserialize, Serialize};
 
 use crate::invoice_amounts::{CentAmount, decimal, round};
@@ -97,16 +97,22 @@ pub struct InvoiceTotals {
     /// `charged` and `rounding_to_cents` together.
     #[serde(with = "decimal::cents")]
     pub charged_cents: CentAmount,
-    /// The sum of the lines' net amounts (BT-106, BT-109).
+    /// The sum of the lines' net amounts (BT-106).
     #[serde(with = "decimal::cents")]
     pub net: CentAmount,
+    /// The part that free tiers and promotional lots cover. It is given, so that no tax is due on it (BT-107).
+    #[serde(with = "decimal::cents")]
+    pub allowance: CentAmount,
+    /// `net` less `allowance` (BT-109).
+    #[serde(with = "decimal::cents")]
+    pub taxable: CentAmount,
     /// The tax (BT-110).
     #[serde(with = "decimal::cents")]
     pub tax: CentAmount,
     /// With tax (BT-112).
     #[serde(with = "decimal::cents")]
     pub gross: CentAmount,
-    /// What the balance has paid already (BT-113).
+    /// What the balance and paid lots have paid already (BT-113). The rest is charged to contracts.
     #[serde(with = "decimal::cents")]
     pub paid: CentAmount,
     /// The difference between `charged_cents` and `net` (BT-114).
@@ -207,7 +213,9 @@ impl InvoiceDocument {
         }
         let tax = buyer.tax.as_ref().unwrap_or(&settings.tax);
         let lines = lines(charges, version)?;
-        let (totals, taxes) = totals(&lines, tax)?;
+        let refunded = charges.refunded_after(0).ok_or(AmountOverflow)?;
+        let funded = less(charges.funded, refunded).ok_or(AmountOverflow)?;
+        let (totals, taxes) = totals(&lines, tax, funded)?;
         Ok(Self {
             number: None,
             state: InvoiceState::Draft,
@@ -253,7 +261,8 @@ impl InvoiceDocument {
         };
         let refunds = refunds(charges, after)?;
         let lines = project_lines(&refunds, "refund", 1..).collect::<Result<Vec<_>, _>>()?;
-        let (totals, taxes) = totals(&lines, &tax)?;
+        let funded = charges.refunded_after(after).ok_or(AmountOverflow)?;
+        let (totals, taxes) = totals(&lines, &tax, funded)?;
         Ok(Self {
             number: None,
             state: InvoiceState::Draft,
@@ -358,26 +367,44 @@ fn lines(
     Ok(lines)
 }
 
-fn totals(lines: &[InvoiceLine], tax: &TaxRate) -> Result<(InvoiceTotals, Vec<InvoiceTax>), AmountOverflow> {
+/// The differences of two amounts. Returns `None` if one does not fit.
+fn less(of: FundedAmounts, other: FundedAmounts) -> Option<FundedAmounts> {
+    Some(FundedAmounts {
+        prepaid: of.prepaid.checked_sub(other.prepaid).ok()?,
+        given: of.given.checked_sub(other.given).ok()?,
+        owed: of.owed.checked_sub(other.owed).ok()?,
+    })
+}
+
+fn totals(
+    lines: &[InvoiceLine],
+    tax: &TaxRate,
+    funded: FundedAmounts,
+) -> Result<(InvoiceTotals, Vec<InvoiceTax>), AmountOverflow> {
     let overflow = |_| AmountOverflow;
     let charged = NanoDollars::checked_sum(lines.iter().map(|line| line.amount)).map_err(overflow)?;
     let charged_cents = round(charged);
     let rounding_to_cents =
         charged_cents.nanos().ok_or(AmountOverflow)?.checked_sub(charged).map_err(overflow)?;
     let net = lines.iter().try_fold(CentAmount(0), |sum, line| sum.plus(line.net)).ok_or(AmountOverflow)?;
-    let amount = net.times_basis_points(tax.basis_points).ok_or(AmountOverflow)?;
-    let gross = net.plus(amount).ok_or(AmountOverflow)?;
+    let allowance = round(funded.given);
+    let taxable = net.minus(allowance).ok_or(AmountOverflow)?;
+    let amount = taxable.times_basis_points(tax.basis_points).ok_or(AmountOverflow)?;
+    let gross = taxable.plus(amount).ok_or(AmountOverflow)?;
     let rounding = charged_cents.minus(net).ok_or(AmountOverflow)?;
-    // The ledger took the charges from the balance.
-    let paid = charged_cents;
+    // The balance and lots paid when the calls were settled. Taxes and what contracts cover are due.
+    let paid = charged_cents.minus(allowance).and_then(|paid| paid.minus(round(funded.owed)));
+    let paid = paid.ok_or(AmountOverflow)?;
     let due = gross.minus(paid).and_then(|due| due.plus(rounding)).ok_or(AmountOverflow)?;
     let taxes =
-        vec![InvoiceTax { category: tax.category.clone(), percent: tax.percent(), base: net, amount }];
+        vec![InvoiceTax { category: tax.category.clone(), percent: tax.percent(), base: taxable, amount }];
     let totals = InvoiceTotals {
         charged,
         rounding_to_cents,
         charged_cents,
         net,
+        allowance,
+        taxable,
         tax: amount,
         gross,
         paid,

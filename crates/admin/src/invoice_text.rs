@@ -66,11 +66,13 @@ impl InvoiceDocument {
         sum("rounding to cents", dollars(totals.rounding_to_cents), String::new());
         sum("charged", dollars(totals.charged), totals.charged_cents.to_string());
         sum("net", String::new(), totals.net.to_string());
+        sum("free tiers and promotional credit", String::new(), totals.allowance.to_string());
+        sum("net without them", String::new(), totals.taxable.to_string());
         for tax in &self.taxes {
             sum(&format!("tax {} {} %", tax.category, tax.percent), String::new(), tax.amount.to_string());
         }
         sum("total", String::new(), totals.gross.to_string());
-        sum("paid from the balance", String::new(), totals.paid.to_string());
+        sum("paid from balance and lots", String::new(), totals.paid.to_string());
         sum("rounding", String::new(), totals.rounding.to_string());
         sum("due", String::new(), totals.due.to_string());
         text
@@ -125,11 +127,15 @@ impl InvoiceDocument {
             let _ = writeln!(page, "<tr><td>{}</td><td class=\"n\">{amount}</td></tr>", escaped(name));
         };
         sum("Net", totals.net.to_string());
+        if totals.allowance.0 != 0 {
+            sum("Free tiers and promotional credit", format!("-{}", totals.allowance));
+            sum("Net without them", totals.taxable.to_string());
+        }
         for tax in &self.taxes {
             sum(&format!("Tax {} {} %", tax.category, tax.percent), tax.amount.to_string());
         }
         sum("Total", totals.gross.to_string());
-        sum("Paid from the balance", totals.paid.to_string());
+        sum("Paid from balance and lots", totals.paid.to_string());
         if totals.rounding.0 != 0 {
             sum("Rounding", totals.rounding.to_string());
         }

@@ -139,7 +139,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unavailable { doing, why } => write!(f, "the identity store failed while {doing}: {why}"),
-            Self::Corrupt { what, why } => write!(f, "the identity store is damaged at {what}: {why}"),
+            Self::Corrupt { what, why } => write!(f, "stored data is damaged at {what}: {why}"),
             Self::Newer { found, known } => write!(
                 f,
                 "the identity store has format {found}, and this program knows formats up to {known}: \

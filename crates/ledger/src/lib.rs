@@ -61,7 +61,7 @@ pub use budget_rule::{
     BudgetRule, BudgetRuleFault, BudgetScope, BudgetWindow, BudgetedHold, HeldPlaces, HoldDemand,
     MAX_BUDGET_RULES, PlaceLimits, WindowBounds,
 };
-pub use charges::{ChargeGroup, OrgCharges, charges_of};
+pub use charges::{ChargeGroup, FundedAmounts, OrgCharges, charges_of};
 pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, LowBalance, Owner, ProjectBudget,

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use headrace_domain::UnixNanos;
 use headrace_ledger::{
-    Account, HoldDemand, JournalEvent, JournalHistory, Ledger, LedgerOperation, LedgerOptions, MemoryJournal,
-    SettleOutcome, WindowBounds, charges_of, decode_row, find_settlement, last_row_before,
+    Account, FundedAmounts, HoldDemand, JournalEvent, JournalHistory, Ledger, LedgerOperation, LedgerOptions,
+    LotId, LotKind, LotTerms, MemoryJournal, MoneySource, RefundableCharge, SettleOutcome, WindowBounds,
+    charges_of, decode_row, find_settlement, last_row_before,
 };
 
 #[path = "support/gateways.rs"]
@@ -127,6 +128,70 @@ fn charges_of_periods_are_the_ledgers_to_the_nano_dollar() {
             assert_eq!(all.last_row, last_row_before(&journal, UnixNanos::new(u64::MAX)).unwrap());
         }
     }
+}
+
+fn lot(kind: LotKind, amount: i64, ends: Option<u64>) -> LedgerOperation {
+    let (begins, ends, models) = (at(0), ends.map(at), None);
+    let terms = LotTerms { kind, amount: nano(amount), begins, ends, models, reference: "a test".into() };
+    LedgerOperation::MakeLot { org: org("o"), terms: Box::new(terms) }
+}
+
+#[test]
+fn charges_and_refunds_have_the_amounts_of_each_source() {
+    let journal = MemoryJournal::new();
+    let options = LedgerOptions { retry: Duration::from_millis(1), ..LedgerOptions::default() };
+    let ledger = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap().0;
+    let run = |command, now| {
+        let done = ledger.transact(vec![command], at(now));
+        done.durable.wait().unwrap();
+        assert!(done.verdicts.iter().all(headrace_ledger::CommandResult::is_done), "{:?}", done.verdicts);
+    };
+    run(open("o", "p"), 0);
+    run(grant("o", 100), 0);
+    for (kind, amount) in [(LotKind::Promotional, 40), (LotKind::Paid, 30), (LotKind::Contract, 1_000)] {
+        run(lot(kind, amount, Some(60 * DAY)), 0);
+    }
+    // Promotional 40, paid 30, balance 100, contract 80.
+    run(hold(1, 200), SECOND);
+    run(LedgerOperation::Extend { hold: hold_id(1), amount: nano(50) }, 2 * SECOND);
+    run(settle(1, 245), 3 * SECOND);
+    run(hold(2, 10), 4 * SECOND);
+    run(settle(2, 10), 5 * SECOND);
+    let period = WindowBounds { start: at(0), end: at(DAY) };
+    let amounts =
+        |prepaid, given, owed| FundedAmounts { prepaid: nano(prepaid), given: nano(given), owed: nano(owed) };
+    let charges = charges_of(&journal, &org("o"), period).unwrap();
+    assert_eq!((charges.charged, charges.funded), (nano(255), amounts(130, 40, 85)));
+    assert_eq!(charges.refunded_after(0), Some(FundedAmounts::default()));
+
+    let shares = [
+        (MoneySource::Lot(LotId::new(1)), 40),
+        (MoneySource::Lot(LotId::new(2)), 30),
+        (MoneySource::Balance, 100),
+        (MoneySource::Contract(LotId::new(3)), 75),
+    ];
+    let shares =
+        shares.map(|(source, amount)| headrace_ledger::ChargedShare { source, amount: nano(amount) });
+    let charge = RefundableCharge {
+        hold: hold_id(1),
+        org: org("o"),
+        project: project("p"),
+        charged: nano(245),
+        shares: shares.to_vec(),
+    };
+    let refund = |amount, reference: &str| LedgerOperation::Refund {
+        charge: Box::new(charge.clone()),
+        amount,
+        reference: reference.into(),
+    };
+    run(refund(Some(nano(80)), "a part"), 6 * SECOND);
+    let first = charges_of(&journal, &org("o"), period).unwrap();
+    let sum = |of: FundedAmounts| of.prepaid.get() + of.given.get() + of.owed.get();
+    assert_eq!(sum(first.refunded_after(0).unwrap()), 80);
+    run(refund(None, "the rest"), 7 * SECOND);
+    let all = charges_of(&journal, &org("o"), period).unwrap();
+    assert_eq!((all.funded, all.refunded_after(0)), (charges.funded, Some(amounts(130, 40, 75))));
+    assert_eq!(sum(all.refunded_after(first.last_row).unwrap()), 165, "the later refund alone");
 }
 
 #[test]

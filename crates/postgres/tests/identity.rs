@@ -359,7 +359,7 @@ fn a_database_that_is_away_is_an_error_and_a_revocation_counts_in_memory() {
 const DOWNGRADE: &str = "
     DROP TABLE headrace.accounts, headrace.org_operators;
     ALTER TABLE headrace.orgs DROP COLUMN tier;
-    ALTER TABLE headrace.projects DROP COLUMN tier;
+    ALTER TABLE headrace.projects DROP COLUMN tier, DROP COLUMN records;
     ALTER TABLE headrace.keys DROP COLUMN details, DROP COLUMN tier;
     DROP TABLE headrace.tiers, headrace.key_uses;
     UPDATE headrace.schema_version SET version = 1";

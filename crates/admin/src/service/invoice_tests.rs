@@ -50,6 +50,10 @@ fn settings() -> InvoiceSettings {
 
 impl InvoiceWorld {
     fn new(settings: InvoiceSettings) -> Self {
+        Self::with_balance(settings, 1_000_000_000_000)
+    }
+
+    fn with_balance(settings: InvoiceSettings, balance: i64) -> Self {
         let start = UnixNanos::new(NOVEMBER - 2 * DAY);
         let journal = MemoryJournal::default();
         let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), start).unwrap();
@@ -83,10 +87,10 @@ impl InvoiceWorld {
                 AdminCommand::CreateProject { id: ProjectId::new(project).unwrap(), org: id, limits: None };
             world.admin(create, start).unwrap();
         }
-        for org in ["acme", "tokyo"] {
+        for org in ["acme", "tokyo"].into_iter().filter(|_| balance > 0) {
             let grant = LedgerOperation::Grant {
                 org: OrgId::new(org).unwrap(),
-                amount: NanoDollars::new(1_000_000_000_000),
+                amount: NanoDollars::new(balance),
                 kind: headrace_ledger::GrantKind::Paid,
                 reference: "a test".into(),
             };
@@ -173,7 +177,8 @@ fn check(invoice: &InvoiceDocument, charged: i64) {
     let net: i64 = invoice.lines.iter().map(|line| line.net.0).sum();
     assert_eq!(net, totals.net.0);
     let tax: i64 = invoice.taxes.iter().map(|tax| tax.amount.0).sum();
-    assert_eq!((tax, totals.net.0 + tax), (totals.tax.0, totals.gross.0));
+    assert_eq!((tax, totals.taxable.0 + tax), (totals.tax.0, totals.gross.0));
+    assert_eq!(totals.taxable.0, totals.net.0 - totals.allowance.0);
     assert_eq!(totals.due.0, totals.gross.0 - totals.paid.0 + totals.rounding.0);
     assert_eq!(totals.charged_cents.0, totals.net.0 + totals.rounding.0);
     let text = serde_json::to_string(invoice).unwrap();
@@ -242,6 +247,61 @@ fn a_final_invoice_has_a_number_and_never_changes() {
     assert_eq!(numbers, ["INV-1", "INV-2"]);
     let audit = world.service.directory.audit_of("invoice.final", Some("INV-1"), 9).unwrap();
     assert!(audit[0].entry.detail.contains(&listed[0].hash), "{}", audit[0].entry.detail);
+}
+
+#[test]
+fn contracts_are_due_and_promotional_credit_has_no_tax() {
+    let mut world = InvoiceWorld::new(settings());
+    let mut random = SeededNumbers(11);
+    let lot = |kind, dollars: i64| LedgerOperation::MakeLot {
+        org: OrgId::new("tokyo").unwrap(),
+        terms: Box::new(headrace_ledger::LotTerms {
+            kind,
+            amount: NanoDollars::new(dollars * 1_000_000_000),
+            begins: UnixNanos::new(NOVEMBER - 2 * DAY),
+            ends: Some(UnixNanos::new(NOVEMBER + 60 * DAY)),
+            models: None,
+            reference: "a test".into(),
+        }),
+    };
+    let start = UnixNanos::new(NOVEMBER - 2 * DAY);
+    world.ledger(lot(headrace_ledger::LotKind::Promotional, 100), start);
+    let during = UnixNanos::new(NOVEMBER + 3 * DAY);
+    let mut given = 0;
+    for _ in 0..20 {
+        given += world.call(&mut random, ("tokyo", "t"), during);
+    }
+    let invoice = world.invoice(draft("tokyo", "2026-11"), during).unwrap();
+    check(&invoice, given);
+    let totals = &invoice.totals;
+    assert_eq!(
+        (totals.allowance, totals.paid),
+        (totals.charged_cents, crate::invoice_amounts::CentAmount(0))
+    );
+    // All that is left is the rounding of single lines.
+    assert_eq!(totals.due, totals.tax);
+
+    // Another organisation has a contract alone.
+    let contract = LedgerOperation::MakeLot {
+        org: OrgId::new("acme").unwrap(),
+        terms: Box::new(headrace_ledger::LotTerms {
+            kind: headrace_ledger::LotKind::Contract,
+            amount: NanoDollars::new(1_000_000_000_000),
+            begins: start,
+            ends: None,
+            models: None,
+            reference: "a contract".into(),
+        }),
+    };
+    let mut world = InvoiceWorld::with_balance(settings(), 0);
+    world.ledger(contract, start);
+    let owed =
+        world.call(&mut random, ("acme", "a"), during) + world.call(&mut random, ("acme", "b"), during);
+    let invoice = world.invoice(draft("acme", "2026-11"), during).unwrap();
+    check(&invoice, owed);
+    let totals = &invoice.totals;
+    assert_eq!((totals.allowance.0, totals.paid.0), (0, 0));
+    assert_eq!(totals.due.0, totals.charged_cents.0 + totals.tax.0, "a contract is paid later");
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn text(invoice: &InvoiceDocument) -> String {
         text += &format!("tax {} {} % ${}\n", tax.category, tax.percent, tax.amount);
     }
     text + &format!(
-        "total ${} · paid from the balance ${} · rounding ${} · due ${} on {}\n",
-        totals.gross, totals.paid, totals.rounding, totals.due, invoice.due_date
+        "total ${} · given ${} · paid from balance and lots ${} · rounding ${} · due ${} on {}\n",
+        totals.gross, totals.allowance, totals.paid, totals.rounding, totals.due, invoice.due_date
     )
 }

@@ -102,7 +102,8 @@ function showDraft(invoice, draft, draw) {
       ['Rounding to cents', money(totals.rounding_to_cents)],
       ['Net', money(totals.net)],
       ...invoice.taxes.map((tax) => [`Tax ${tax.category} ${tax.percent} %`, money(tax.amount)]),
-      ['Paid from the balance', money(totals.paid)],
+      ['Free tiers and promotional credit', money(totals.allowance)],
+      ['Paid from balance and lots', money(totals.paid)],
       ['Due', money(totals.due)],
     ),
     invoice.lines.length > 0 &&
