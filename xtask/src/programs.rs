@@ -15,9 +15,26 @@ use crate::shell::{Failure, Place, capture};
 /// others wait for disks, timers and child processes.
 const AT_ONCE: usize = 3;
 
-/// Programs that start first. They mostly wait for the disk or for timers, so all others fit beside them.
-const FIRST: &[&str] =
-    &["crash", "up", "oracles", "same_bits", "simulation", "runs", "engine", "gateway_limits", "gateways"];
+/// Programs that start first: tests by their name, unit tests by their package. They take long, and many of them wait for
+/// the disk or for timers, so that all others fit beside them.
+const FIRST: &[&str] = &[
+    "crash",
+    "up",
+    "oracles",
+    "same_bits",
+    "simulation",
+    "headrace-rollout",
+    "generated",
+    "path",
+    "perplexity",
+    "runs",
+    "engine",
+    "gateway_limits",
+    "gateways",
+];
+
+/// How cargo selects all test programs.
+pub(crate) const ALL: [&str; 4] = ["--workspace", "--lib", "--bins", "--tests"];
 
 /// A compiled test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +73,11 @@ impl Program {
         self
     }
 
+    /// Returns `true` if this is a program of the package.
+    pub(crate) fn is_of(&self, package: &str) -> bool {
+        self.package == package
+    }
+
     /// Returns `true` if this is the integration test with this name.
     pub(crate) fn is_test(&self, name: &str) -> bool {
         self.target.strip_prefix("--test ") == Some(name)
@@ -63,7 +85,7 @@ impl Program {
 
     /// Position in the queue: programs of [`FIRST`] in that order, then the others.
     fn turn(&self) -> usize {
-        let name = self.target.rsplit(' ').next().unwrap_or_default();
+        let name = self.target.strip_prefix("--test ").unwrap_or(&self.package);
         FIRST.iter().position(|first| *first == name).unwrap_or(FIRST.len())
     }
 

@@ -14,8 +14,11 @@ const ENVIRONMENTS: &[(&str, &str, &str)] = &[
     ("venv-other", "tests/sdk/requirements-other.txt", "tests/sdk/test_other_clients.py"),
     ("venv-admin", "tests/admin/requirements.txt", "tests/admin"),
 ];
-/// Environments of servers that tests start: their folders, and their requirements.
-const SERVERS: &[(&str, &str)] = &[("venv-canaille", "tests/sdk/requirements-canaille.txt")];
+/// Environments of a server that tests start, and of the console's tests: their folders, and their requirements.
+const OTHERS: &[(&str, &str)] = &[
+    ("venv-canaille", "tests/sdk/requirements-canaille.txt"),
+    ("venv-console", "tests/console/requirements.txt"),
+];
 /// Writes docs/compatibility.md from the tests' notes, or compares it with them.
 const COMPATIBILITY: &str = "tests/sdk/compatibility.py";
 /// The folder of the tests' notes, in the target folder.
@@ -39,13 +42,23 @@ pub(crate) fn found(place: &Place) -> Result<(), Failure> {
 }
 
 /// Installs each environment, unless the same requirements are installed already. Also installs Node's packages if Node
-/// exists.
+/// exists. All of them at once: pip and npm use one core each.
 pub(crate) fn install(place: &Place) -> Result<Done, Failure> {
     let environments = ENVIRONMENTS.iter().map(|(name, requirements, _)| (name, requirements));
-    for (name, requirements) in environments.chain(SERVERS.iter().map(|(name, of)| (name, of))) {
-        environment(place, name, requirements)?;
-    }
-    if packages(place)? {
+    let has_node = std::thread::scope(|scope| {
+        let started: Vec<_> = environments
+            .chain(OTHERS.iter().map(|(name, of)| (name, of)))
+            .map(|(name, requirements)| scope.spawn(move || environment(place, name, requirements)))
+            .collect();
+        let has_node = packages(place);
+        for environment in started {
+            environment
+                .join()
+                .unwrap_or_else(|_| Err(Failure::new("an installation panicked", "run it again")))?;
+        }
+        has_node
+    })?;
+    if has_node {
         return Ok(Done::Passed);
     }
     Ok(Done::Without(format!("the TypeScript SDKs: {NEED_NODE}")))

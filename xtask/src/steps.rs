@@ -40,9 +40,9 @@ const STEPS: &[(&str, &str, Run)] = &[
     ),
     ("format", "rustfmt and prettier have nothing to change", format),
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
-    ("lint", "clippy with every warning denied", lint),
+    ("lint", "clippy with every warning denied, with the code for GPUs", lint),
     ("aarch64", "the engine half and the ledger compile for aarch64", arm::check),
-    ("cuda", "the CUDA crate with its feature, and its kernels for sm_80 and sm_90a", cuda::check),
+    ("cuda", "the kernels for GPUs compile for sm_80 and sm_90a", cuda::check),
     ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
     ("postgres", "several gateways over PostgreSQL 15 and 18: kills, cuts, one balance", postgres::test),
     ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),
@@ -173,14 +173,15 @@ fn format(place: &Place) -> Result<Done, Failure> {
     prettier::check(place)
 }
 
-// The same profile everywhere, so that a fresh machine compiles every dependency once.
+// The same profile everywhere, so that a fresh machine compiles every dependency once. With the code that talks to a GPU.
 fn lint(place: &Place) -> Result<Done, Failure> {
-    passed(place.cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]))
+    let selected = ["--workspace", "--all-targets", "--features", cuda::FEATURE];
+    let arguments = [&["clippy", "--release"][..], &selected, &["--", "-D", "warnings"]].concat();
+    passed(place.cargo(&arguments, &[]))
 }
 
 fn tests(place: &Place) -> Result<Done, Failure> {
-    let selected = ["--workspace", "--lib", "--bins", "--tests"];
-    programs::run(&programs::compile(place, &selected, &[])?)?;
+    programs::run(&programs::compile(place, &programs::ALL, &[])?)?;
     for example in source_rules::EXAMPLE_PAGES {
         place.cargo(&["test", "--release", "--doc", "-p", &format!("headrace-{example}")], &[])?;
     }
