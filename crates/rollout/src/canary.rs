@@ -127,10 +127,46 @@ struct WatchState {
 #[derive(Default)]
 struct CallWindow {
     calls: VecDeque<WatchedCall>,
+    /// All calls, counted.
+    counts: CallCounts,
+    /// The same by caller.
+    callers: HashMap<u64, CallCounts>,
+}
+
+/// Numbers of calls.
+#[derive(Debug, Clone, Copy, Default)]
+struct CallCounts {
+    calls: usize,
     errors: usize,
     refusals: usize,
-    /// Number of calls by caller.
-    callers: HashMap<u64, u32>,
+}
+
+impl CallCounts {
+    fn add(&mut self, went: CallVerdict) {
+        self.calls += 1;
+        match went {
+            CallVerdict::Well => {}
+            CallVerdict::Refused => self.refusals += 1,
+            CallVerdict::Failed => self.errors += 1,
+        }
+    }
+
+    fn remove(&mut self, went: CallVerdict) {
+        self.calls = self.calls.saturating_sub(1);
+        match went {
+            CallVerdict::Well => {}
+            CallVerdict::Refused => self.refusals = self.refusals.saturating_sub(1),
+            CallVerdict::Failed => self.errors = self.errors.saturating_sub(1),
+        }
+    }
+
+    fn of(&self, went: CallVerdict) -> usize {
+        match went {
+            CallVerdict::Well => self.calls - self.errors - self.refusals,
+            CallVerdict::Refused => self.refusals,
+            CallVerdict::Failed => self.errors,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -147,8 +183,8 @@ impl CallWindow {
         if self.calls.len() == MOST_CALLS {
             self.drop_first();
         }
-        self.count(seen.went, true);
-        *self.callers.entry(seen.caller).or_default() += 1;
+        self.counts.add(seen.went);
+        self.callers.entry(seen.caller).or_default().add(seen.went);
         self.calls.push_back(seen);
     }
 
@@ -160,23 +196,14 @@ impl CallWindow {
 
     fn drop_first(&mut self) {
         if let Some(seen) = self.calls.pop_front() {
-            self.count(seen.went, false);
-            if let hash_map::Entry::Occupied(mut calls) = self.callers.entry(seen.caller) {
-                *calls.get_mut() -= 1;
-                if *calls.get() == 0 {
-                    calls.remove();
+            self.counts.remove(seen.went);
+            if let hash_map::Entry::Occupied(mut counts) = self.callers.entry(seen.caller) {
+                counts.get_mut().remove(seen.went);
+                if counts.get().calls == 0 {
+                    counts.remove();
                 }
             }
         }
-    }
-
-    fn count(&mut self, went: CallVerdict, more: bool) {
-        let counter = match went {
-            CallVerdict::Well => return,
-            CallVerdict::Refused => &mut self.refusals,
-            CallVerdict::Failed => &mut self.errors,
-        };
-        *counter = if more { *counter + 1 } else { counter.saturating_sub(1) };
     }
 
     /// The calls of all callers except those in `left_out`.
@@ -184,9 +211,13 @@ impl CallWindow {
         self.calls.iter().filter(|seen| !left_out.contains(&seen.caller))
     }
 
+    /// The rate of an outcome without the callers in `left_out`, which are different ones.
     fn rate(&self, left_out: &[u64], went: CallVerdict) -> BadCallRate {
-        let all = || self.without(left_out);
-        BadCallRate { bad: all().filter(|seen| seen.went == went).count(), of: all().count() }
+        let gone = left_out.iter().filter_map(|caller| self.callers.get(caller));
+        let (bad, of) = gone.fold((self.counts.of(went), self.counts.calls), |(bad, of), counts| {
+            (bad - counts.of(went), of - counts.calls)
+        });
+        BadCallRate { bad, of }
     }
 
     fn times(&self, left_out: &[u64]) -> Vec<u32> {
@@ -195,7 +226,7 @@ impl CallWindow {
 
     /// The caller with the most calls.
     fn busiest(&self) -> Option<u64> {
-        let most = self.callers.iter().max_by_key(|(caller, calls)| (**calls, **caller));
+        let most = self.callers.iter().max_by_key(|(caller, counts)| (counts.calls, **caller));
         most.map(|(caller, _)| *caller)
     }
 
@@ -308,8 +339,8 @@ impl CanaryWatch {
         let WatchState { canary, stable, rolled_back, .. } = &*state;
         CanaryView {
             calls: [canary.calls.len(), stable.calls.len()],
-            errors: [canary.errors, stable.errors],
-            refusals: [canary.refusals, stable.refusals],
+            errors: [canary.counts.errors, stable.counts.errors],
+            refusals: [canary.counts.refusals, stable.counts.refusals],
             first_token_p95_us: [canary, stable].map(|sample| rule::p95(&mut sample.times(&[]))),
             rolled_back: rolled_back.clone(),
         }
