@@ -57,6 +57,7 @@ static FILES: &[File] = files![
     "js/live.js",
     "js/main.js",
     "js/money/balances.js",
+    "js/money/lots.js",
     "js/money/statement.js",
     "js/pages/audit.js",
     "js/pages/budgets.js",

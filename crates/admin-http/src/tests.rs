@@ -15,6 +15,7 @@ use headrace_admin::{
 use headrace_domain::{AdminCode, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
     Directory, HashSecret, MemoryKeyStore, OperatorRecord, OperatorScope, Operators, ProjectRecord, Role,
+    SignedAuditHead,
 };
 use headrace_ledger::{GrantKind, Ledger, LocalLedgerAdmin, MemoryJournal, Owner};
 use http_body_util::BodyExt;
@@ -293,6 +294,7 @@ impl TestWorld {
             Box::new(ServerStatus::default),
         )
         .with_operators(operators)
+        .with_audit_signer(Box::new(|at, end| SignedAuditHead::sign(at, end, &[7; 32], |_| [0; 64])))
         .with_links(Box::new(move |id, now| {
             let (token, expires) = links.link(id, now).ok()?;
             Some((SecretText::new(format!("http://{HOST}/#sign-in={}", token.expose())), expires))

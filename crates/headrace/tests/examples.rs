@@ -445,7 +445,9 @@ fn the_examples_of_every_help_text_work() {
         .exports
         .push(("HEADRACE_BOOTSTRAP_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
     environment.server = Some(environment.start("headrace up", &data));
+    environment.succeeds("headrace projects records default --level full", "a policy that records contents");
     environment.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
+    environment.succeeds("headrace datasets create refunds", "a dataset to replay");
     // The files that examples read.
     let body = r#"{"messages": [{"role": "user", "content": "What is a KV cache?"}]}"#;
     for name in ["body.json", "turn1.json", "turn2.json", "prompt.txt"] {

@@ -31,8 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const READ_EVERY: Duration = Duration::from_secs(30);
 /// Rows of the journal that are read at a time.
 const PAGE_ROWS: usize = 256;
-/// How long a gateway may take to send what it claimed, before another one sends it.
-const LEASE: Duration = Duration::from_secs(60);
+/// How long a gateway may take to send what it claimed, before another one sends it. Longer than an attempt can take.
+const LEASE: Duration = Duration::from_secs(30);
 /// Events that are sent at once.
 const SENT_AT_ONCE: u32 = 16;
 /// How long ended deliveries are shown.

@@ -371,7 +371,7 @@ fn texts_have_every_line_and_escape_what_customers_write() {
     let rows: Vec<&str> = csv.split_terminator("\r\n").collect();
     let columns = rows[0].split(',').count();
     assert!(rows.iter().all(|row| row.split(',').count() == columns), "{csv}");
-    assert_eq!(rows.len(), 1 + invoice.lines.len() + 7 + invoice.taxes.len());
+    assert_eq!(rows.len(), 1 + invoice.lines.len() + 9 + invoice.taxes.len());
     assert!(csv.contains("rounding to cents"), "{csv}");
     let html = invoice.html();
     assert!(html.contains("Kaisha &amp; &lt;Co&gt;") && !html.contains("<Co>"), "{html}");

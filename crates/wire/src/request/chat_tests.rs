@@ -89,7 +89,7 @@ fn verbosity_is_a_variable_of_the_template_that_has_to_be_there() {
 fn harmless_and_neutral_parameters_change_nothing() {
     let plain = parse(&with(&json!({}))).unwrap();
     for more in [
-        json!({"user": null, "safety_identifier": "", "prompt_cache_key": "k", "metadata": {"a": "b"}}),
+        json!({"user": null, "safety_identifier": "", "prompt_cache_key": "k", "metadata": null}),
         json!({"store": false, "service_tier": "auto", "prompt_cache_retention": "in_memory"}),
         json!({"service_tier": "default", "parallel_tool_calls": true, "modalities": ["text"]}),
         json!({"verbosity": "medium", "include_reasoning": true, "chat_template_kwargs": {}, "structured_outputs": null}),
