@@ -35,7 +35,7 @@ pub(crate) enum RequestsCommand {
     },
     /// Give a call a score
     #[command(
-        after_help = "A call has one score of each name; the newest one counts.\n\nExample:\n  headrace requests score req_0123... --name quality --value 0.8"
+        after_help = "A call has one score of each name; the newest one counts.\n\nExample:\n  headrace requests score req_0192... --name quality --value 0.8"
     )]
     Score {
         /// Request id (req_...)
