@@ -29,6 +29,7 @@ mod shell;
 mod smoke;
 mod source_rules;
 mod steps;
+mod test_compiler;
 mod tokens;
 mod toolchain;
 mod wording;
@@ -52,6 +53,9 @@ cargo run --release -p xtask -- COMMAND
 ";
 
 fn main() -> ExitCode {
+    if let Some(code) = test_compiler::run() {
+        return code;
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(&arguments.iter().map(String::as_str).collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,

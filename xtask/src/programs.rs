@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::shell::{Failure, Place, capture};
+use crate::test_compiler;
 
 /// Number of programs that run at once. Each uses every core if it can. One more than two keeps the cores busy while
 /// others wait for disks, timers and child processes.
@@ -132,6 +133,7 @@ pub(crate) fn compile(
     let fixed = ["test", "--release", "--no-run", "--message-format", "json-render-diagnostics"];
     let mut command = place.command(&place.cargo);
     command.args(fixed).args(arguments).stderr(std::process::Stdio::inherit());
+    command.envs(test_compiler::variables(place)?);
     for (name, value) in environment {
         command.env(name, value);
     }

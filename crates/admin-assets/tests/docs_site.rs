@@ -10,7 +10,7 @@ use headrace_admin_assets::docs_site::{missing, page, paths, sizes};
 use headrace_domain::Code;
 
 /// Maximum compressed size of the texts. Pictures count separately, because they are compressed files already.
-const PACKED_MAX_BYTES: usize = 256 * 1024;
+const PACKED_MAX_BYTES: usize = 288 * 1024;
 const PICTURES_MAX_BYTES: usize = 512 * 1024;
 
 fn html(path: &str) -> &'static str {

@@ -447,6 +447,7 @@ fn the_examples_of_every_help_text_work() {
     environment.server = Some(environment.start("headrace up", &data));
     environment.succeeds("headrace projects records default --level full", "a policy that records contents");
     environment.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
+    environment.succeeds("headrace chat 'Where is my refund?'", "a call to find by its text");
     environment.succeeds("headrace datasets create refunds", "a dataset to replay");
     // The files that examples read.
     let body = r#"{"messages": [{"role": "user", "content": "What is a KV cache?"}]}"#;

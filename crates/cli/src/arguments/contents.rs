@@ -106,7 +106,7 @@ pub(crate) struct DatasetsArgs {
 pub(crate) enum DatasetsCommand {
     /// Create a dataset from recorded requests and answers
     #[command(
-        after_help = "The items are copies: they stay when the calls expire, and go when the dataset is\ndeleted or their user is forgotten.\n\nExamples:\n  headrace datasets create refunds --project shop --text refund --since 7d\n  headrace bench --dataset refunds"
+        after_help = "The items are copies: they stay when the calls expire, and go when the dataset is\ndeleted or their user is forgotten.\n\nExamples:\n  headrace datasets create returns --text refund --since 7d\n  headrace bench --dataset returns"
     )]
     Create {
         /// Name of the dataset: letters, digits, `.`, `_` and `-`
