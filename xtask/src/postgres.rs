@@ -47,8 +47,8 @@ const NEEDING_SERVERS: [(&str, &[&str]); 4] = [
     ("headrace-valkey", &[]),
 ];
 
-/// Number of programs that run at once. Most of them wait for leases and deadlines, and some of them measure times.
-const AT_ONCE: usize = 2;
+/// Number of programs that run at once. They use a third of a core each: most of them wait for leases and deadlines.
+const AT_ONCE: usize = 3;
 
 /// Runs the tests that need a server, on each version.
 pub(crate) fn test(place: &Place) -> Result<Done, Failure> {

@@ -9,7 +9,7 @@ use crate::shell::{Failure, Place};
 
 /// The variable that makes this program a compiler.
 const VARIABLE: &str = "HEADRACE_TEST_COMPILER";
-/// The variable that tells cargo which program to call instead of rustc.
+/// The variable that names the program that cargo calls instead of rustc.
 const WRAPPER: &str = "RUSTC_WRAPPER";
 /// Packages whose tests compute, so that they would take longer to run than they are quicker to compile. Those of `upstream`
 /// read deeply nested values, which take more of the stack without optimization.

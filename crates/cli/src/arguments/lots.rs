@@ -24,7 +24,7 @@ pub(crate) enum LotsCommand {
     },
     /// Add money that ends, is for some models only, or is paid later
     #[command(
-        after_help = "Examples:\n  headrace lots add 50 --org acme --promotional --ends 2027-01-01\n  headrace lots add 1000 --org acme --contract --reference contract-7"
+        after_help = "Examples:\n  headrace lots add 50 --org default --promotional --ends 2027-01-01\n  headrace lots add 1000 --org default --contract --reference contract-7"
     )]
     Add {
         /// Dollars, such as 25 or 0.50. Of a contract: the most that may be owed

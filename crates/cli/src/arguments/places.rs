@@ -196,7 +196,7 @@ pub(crate) enum ProjectsCommand {
     },
     /// Set what is recorded of a project's calls, and for how long
     #[command(
-        after_help = "Levels, each with those before it:\n  nothing   times, counts and charges\n  metadata  also the labels that callers send: end user and metadata\n  redacted  also requests and answers, with personal data replaced\n  full      also requests and answers as they were sent\n\nWhat is left out follows the server (records.level, records.keep). The new policy\napplies from the next call on.\n\nExample:\n  headrace projects records shop --level redacted --keep 14d"
+        after_help = "Levels, each with those before it:\n  nothing   times, counts and charges\n  metadata  also the labels that callers send: end user and metadata\n  redacted  also requests and answers, with personal data replaced\n  full      also requests and answers as they were sent\n\nWhat is left out follows the server (records.level, records.keep). The new policy\napplies from the next call on.\n\nExample:\n  headrace projects records default --level redacted --keep 14d"
     )]
     Records {
         /// Project id

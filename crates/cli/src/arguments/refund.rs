@@ -7,7 +7,7 @@ use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace refund req_019a… --reference ticket-17\n  headrace refund req_019a… --amount 0.50 --reference ticket-18"
+    after_help = "Examples:\n  headrace refund req_0192... --amount 0.000001 --reference ticket-17   a part\n  headrace refund req_0192... --reference ticket-18                     the rest"
 )]
 pub(crate) struct RefundArgs {
     #[command(flatten)]
