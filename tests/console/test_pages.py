@@ -513,7 +513,7 @@ def test_a_draft_becomes_a_final_invoice(canned, tabs):
     page = tabs(canned).sign_in().go("invoices")
     page.get_by_role("row").filter(has_text="INV-1").get_by_role("link", name="CSV").wait_for()
     page.get_by_role("button", name="Draft of a month").click()
-    page.get_by_label("Month").fill("2026-11")
+    page.get_by_role("textbox", name="Month").fill("2026-11")
     page.get_by_role("button", name="Show").click()
     page.get_by_role("button", name="Make it final").click()
     page.get_by_role("dialog").get_by_role("button", name="Make it final").click()

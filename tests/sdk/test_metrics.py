@@ -23,6 +23,8 @@ from scripted import Scripted
 from test_deploy import free_port
 
 MOVED_ELSEWHERE = {
+    "headrace_contents_dropped_total": ("crates/gateway/tests/path/recorded.rs", "recorder.dropped(), 1"),
+    "headrace_contents_removed_total": ("crates/gateway/tests/path/recorded.rs", "recorder.removed(), 1"),
     "headrace_engine_restarts_total": ("crates/sim/tests/engine/engine_thread.rs", "engine.load().restarts == 0"),
     "headrace_limit_leases_abandoned_total": ("crates/limits/src/limits/tests.rs", "metrics.abandoned"),
     "headrace_limit_leases_expired_total": ("crates/limits/src/limits/tests.rs", "metrics.expired"),
@@ -206,6 +208,9 @@ metrics_every = "200ms"
 
 [limits]
 key.requests_per_minute = 100000
+
+[records]
+level = "full"
 {DEMO}"""
     with Watched(tmp_path, configuration) as watched:
         client = watched.server.openai()
@@ -225,7 +230,7 @@ key.requests_per_minute = 100000
         made = watched.server.run("keys", "create", "--project", "default", "--json")
         assert made.returncode == 0, made.stderr
         ask(watched.server.openai(api_key=json.loads(made.stdout)["value"]["secret"]))
-        watched.until("headrace_telemetry_failures_total", "headrace_telemetry_dropped_total", "headrace_telemetry_sent_total", "headrace_limit_scopes")
+        watched.until("headrace_telemetry_failures_total", "headrace_telemetry_dropped_total", "headrace_telemetry_sent_total", "headrace_limit_scopes", "headrace_contents_stored_total")
     sink.stop()
 
 

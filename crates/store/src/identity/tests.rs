@@ -57,7 +57,7 @@ fn project_record(n: u8) -> ProjectRecord {
         tier: None,
         records: RecordRules {
             level: [None, Some(RecordLevel::Nothing), Some(RecordLevel::Full)][usize::from(n % 3)],
-            keep_seconds: (n % 2 == 0).then_some(60 + u64::from(n)),
+            keep_seconds: n.is_multiple_of(2).then_some(60 + u64::from(n)),
         },
     }
 }

@@ -132,10 +132,13 @@ const WITH_REFUNDS: &str = concat!(refunds!(), "PRAGMA user_version = 4;");
 /// Upgrades a file of an older program.
 pub(super) async fn bring_up_to_date(open: &mut SqliteConnection) -> Result<(), FormatError> {
     let (found,): (i32,) = sqlx::query_as("PRAGMA user_version").fetch_one(&mut *open).await?;
-    match found {
-        ..2 => drop(sqlx::raw_sql(WITH_USERS).execute(&mut *open).await?),
-        2 => drop(sqlx::raw_sql(WITH_TAGS).execute(&mut *open).await?),
-        _ => {}
+    let upgrade = match found {
+        ..2 => Some(WITH_USERS),
+        2 => Some(WITH_TAGS),
+        _ => None,
+    };
+    if let Some(upgrade) = upgrade {
+        sqlx::raw_sql(upgrade).execute(&mut *open).await?;
     }
     if found < 4 {
         sqlx::raw_sql(WITH_REFUNDS).execute(open).await?;
