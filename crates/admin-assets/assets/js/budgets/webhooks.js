@@ -75,7 +75,11 @@ function newest(rows) {
       'Deliveries',
       [
         { name: 'Time', sort: (row) => row.at, cell: (row) => when(row.at) },
-        { name: 'Event', wide: true, cell: (row) => [row.kind, h('div', { class: 'small muted' }, row.event)] },
+        {
+          name: 'Event',
+          wide: true,
+          cell: (row) => [row.kind, h('div', { class: 'small muted' }, row.event)],
+        },
         { name: 'Endpoint', sort: (row) => row.webhook, cell: (row) => row.webhook },
         { name: 'State', sort: (row) => row.state, cell: (row) => badge(row.state, STATES[row.state] ?? '') },
         { name: 'Tries', num: true, cell: (row) => count(row.tries) },

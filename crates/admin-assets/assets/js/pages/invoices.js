@@ -90,7 +90,8 @@ async function chooseMonth(draft, draw, signal) {
 function showDraft(invoice, draft, draw) {
   const { totals } = invoice;
   const finish =
-    may('POST /invoices') && button('Make it final', () => makeFinal(invoice, draft, draw), { kind: 'primary' });
+    may('POST /invoices') &&
+    button('Make it final', () => makeFinal(invoice, draft, draw), { kind: 'primary' });
   return card(
     `${invoice.org}, ${invoice.month}`,
     {},
