@@ -25,8 +25,14 @@ const SAME_BITS: &str = "crates/sim/tests/same_bits.rs";
 
 type Run = fn(&Place) -> Result<Done, Failure>;
 
-/// Name, purpose and function. Steps that can fail in seconds come first.
-const STEPS: &[(&str, &str, Run)] = &[
+/// The step that runs at the same time as the one after it. Both mostly wait: for processes, timers and a browser.
+const BESIDE_NEXT: &str = "sdk";
+
+/// Name, purpose and function.
+type Step = (&'static str, &'static str, Run);
+
+/// All steps. Those that can fail in seconds come first.
+const STEPS: &[Step] = &[
     ("tools", "Rust components and Python are there; what can be installed is", tools),
     (
         "rules",
@@ -72,28 +78,51 @@ pub(crate) fn run(place: &Place, which: Which<'_>) -> Result<(), Failure> {
     let count = if matches!(which, Which::Only(_)) { 1 } else { STEPS.len() };
     let mut rows = Vec::new();
     let mut failure = None;
-    for (at, (name, what, step)) in STEPS.iter().enumerate().skip(first).take(count) {
-        println!("\n== {}/{} {name}: {what}", at + 1, STEPS.len());
-        let started = Instant::now();
-        let outcome = step(place);
-        let took = started.elapsed();
-        match outcome {
-            Ok(Done::Passed) => rows.push((*name, "passed".to_owned(), took)),
-            Ok(Done::Without(what)) => rows.push((*name, format!("{WITHOUT}{what}"), took)),
-            Ok(Done::Skipped(why)) => {
-                println!("skipped: {why}");
-                rows.push((*name, format!("{SKIPPED}{why}"), took));
-            }
-            Err(error) => {
-                rows.push((*name, "FAILED".to_owned(), took));
-                failure = Some(error.while_at(name));
-                break;
+    let began = Instant::now();
+    let mut left = STEPS.iter().enumerate().skip(first).take(count);
+    while let Some(step) = left.next() {
+        let beside = if step.1.0 == BESIDE_NEXT { left.next() } else { None };
+        let ended = std::thread::scope(|scope| {
+            let beside = beside.map(|step| scope.spawn(move || timed(place, step)));
+            let own = timed(place, step);
+            let beside = beside.map(|running| running.join().unwrap_or_else(|_| panicked()));
+            std::iter::once(own).chain(beside).collect::<Vec<_>>()
+        });
+        for (name, (outcome, took)) in
+            [Some(step), beside].into_iter().flatten().map(|(_, of)| of.0).zip(ended)
+        {
+            match outcome {
+                Ok(Done::Passed) => rows.push((name, "passed".to_owned(), took)),
+                Ok(Done::Without(what)) => rows.push((name, format!("{WITHOUT}{what}"), took)),
+                Ok(Done::Skipped(why)) => {
+                    println!("skipped: {why}");
+                    rows.push((name, format!("{SKIPPED}{why}"), took));
+                }
+                Err(error) => {
+                    rows.push((name, "FAILED".to_owned(), took));
+                    failure.get_or_insert_with(|| error.while_at(name));
+                }
             }
         }
+        if failure.is_some() {
+            break;
+        }
     }
-    print_table(&rows);
+    print_table(&rows, began.elapsed());
     print_not_run(&rows);
     failure.map_or(Ok(()), Err)
+}
+
+/// Runs a step, and returns its outcome and duration.
+fn timed(place: &Place, (at, (name, what, step)): (usize, &Step)) -> (Result<Done, Failure>, Duration) {
+    println!("\n== {}/{} {name}: {what}", at + 1, STEPS.len());
+    let started = Instant::now();
+    let outcome = step(place);
+    (outcome, started.elapsed())
+}
+
+fn panicked() -> (Result<Done, Failure>, Duration) {
+    (Err(Failure::new("the step panicked", "read the output above")), Duration::ZERO)
 }
 
 /// Prints the names of the steps, for people.
@@ -128,12 +157,11 @@ fn position(name: &str) -> Result<usize, Failure> {
     })
 }
 
-fn print_table(rows: &[(&str, String, Duration)]) {
+fn print_table(rows: &[(&str, String, Duration)], total: Duration) {
     println!("\n{:<10} {:>8}  result", "step", "time");
     for (name, result, took) in rows {
         println!("{name:<10} {:>8}  {result}", humane(*took));
     }
-    let total = rows.iter().map(|(.., took)| *took).sum();
     println!("{:<10} {:>8}", "all", humane(total));
 }
 

@@ -1,6 +1,7 @@
 //! Compiles test programs without optimization, except those that compute a lot. The program itself and all libraries stay as
 //! they are. Cargo has no setting for it: a profile applies to a package's library and to its tests alike. So cargo calls
-//! this program instead of rustc. Knows arguments of rustc, not what is compiled.
+//! this program instead of rustc. Cargo does not notice which of them compiled a program: a changed list counts for programs
+//! whose sources change, and `cargo test --release` runs what is there. Knows arguments of rustc, not what is compiled.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
