@@ -388,8 +388,8 @@ impl Rejection {
     pub fn nothing_to_spend(balance: NanoDollars, held: NanoDollars) -> Self {
         let why = if held > NanoDollars::ZERO {
             let message = format!(
-                "Held by your own calls in flight: {held} of the balance of {balance}, and nothing is left for \
-                 another call. Wait for calls to finish, or add credit (`headrace credit grant`)."
+                "Held by your own calls in flight: {held}, and nothing is left for another call; the balance is \
+                 {balance}. Wait for calls to finish, or add credit (`headrace credit grant`)."
             );
             Self::new(Code::HeldInFlight, message).retry_after(HELD_IN_FLIGHT_WAIT)
         } else {

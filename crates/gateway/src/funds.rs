@@ -1,6 +1,7 @@
 //! Whether a caller could pay for any call, as far as it is known without asking.
 
 use headrace_call_state::Rejection;
+use headrace_domain::NanoDollars;
 use headrace_identity::Principal;
 use headrace_ledger::{LedgerRefusal, StandingHint};
 
@@ -24,5 +25,7 @@ pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), 
     if standing.available.get() > 0 || has_credit {
         return Ok(());
     }
-    Err(Rejection::nothing_to_spend(standing.balance, standing.held))
+    // Money and credit of calls in flight may come back.
+    let held = NanoDollars::new(standing.held.get().saturating_add(standing.held_credit.get()));
+    Err(Rejection::nothing_to_spend(standing.balance, held))
 }

@@ -159,6 +159,8 @@ pub(crate) struct CallTerms {
     pub(crate) tiers: Option<Arc<TierEntitlements>>,
     /// Whether an upstream's words about the call may be kept in its trace. They may repeat the caller's text.
     pub(crate) keeps_words: bool,
+    /// The tokens that each answer may have at most, because the money covers no more. `None` without such a bound.
+    pub(crate) funded_tokens: Option<u32>,
 }
 
 /// The work of a call for the workers of one model. Stage `render` builds it, in one place.

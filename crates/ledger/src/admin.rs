@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
 use crate::budget_rule::{AlertRaised, BudgetReport};
-use crate::command::{GrantKind, LedgerOperation, Owner};
+use crate::command::{LedgerOperation, Owner};
 use crate::free_tier::FreeTierReport;
 use crate::journal::{JournalError, JournalRow, LedgerError};
 use crate::lot::{HoldFunding, LotReport};
@@ -70,26 +70,6 @@ pub trait LedgerAdmin: Send + Sync {
 
     /// Returns the ledger's journal, to read beside its writer.
     fn history(&self) -> &dyn JournalHistory;
-
-    /// Returns whether the journal has a grant after row `after`.
-    ///
-    /// # Errors
-    /// Returns an error if the journal cannot be read.
-    fn has_grant(
-        &self,
-        after: u64,
-        org: &OrgId,
-        kind: GrantKind,
-        amount: NanoDollars,
-        reference: &str,
-    ) -> Result<bool, JournalError> {
-        self.history().has_after(after, &|transaction| match &transaction.event {
-            JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
-                (to, *from, *granted, &**named) == (org, kind, amount, reference)
-            }
-            _ => false,
-        })
-    }
 
     /// Checks every invariant of the ledger from its first row. The server may be running.
     ///

@@ -1,7 +1,7 @@
 //! What an organisation was charged in a period, by project, model, class of tokens and price, from the journal. Must not
 //! know months, taxes or invoices.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos,
@@ -10,10 +10,9 @@ use headrace_domain::{
 use crate::admin::JournalHistory;
 use crate::budget_rule::WindowBounds;
 use crate::journal::JournalError;
-use crate::lot::{HoldFunding, LotId, LotKind, MoneySource};
+use crate::lot::{ChargedShare, HoldFunding, LotId, LotKind, MoneySource};
 use crate::record::decode_row;
 use crate::refund::{ChargeRefunded, RefundTarget};
-use crate::settlement::last_row_before;
 use crate::transaction::{HoldSettled, HoldTaken, JournalEvent};
 
 /// Rows that are read at a time.
@@ -31,24 +30,15 @@ pub struct ChargeGroup {
     pub project: ProjectId,
     /// The model that served the calls.
     pub model: ModelName,
-    /// The class of tokens, by its name.
-    class: &'static str,
+    /// The class of tokens.
+    pub class: TokenClass,
     /// The price of a million tokens.
     pub price: NanoDollarsPerMillion,
 }
 
-impl ChargeGroup {
-    /// The class of tokens.
-    pub fn class(&self) -> TokenClass {
-        TokenClass::BILLED.into_iter().find(|class| class.name() == self.class).unwrap_or(TokenClass::Input)
-    }
-}
-
-/// An amount, by how it is paid.
+/// The parts of an amount that were not paid beforehand. The rest came from the balance and from paid lots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FundedAmounts {
-    /// From the balance and from paid lots: paid beforehand.
-    pub prepaid: NanoDollars,
     /// From free tiers and promotional lots: given by the seller.
     pub given: NanoDollars,
     /// From contracts: owed.
@@ -60,16 +50,17 @@ pub struct FundedAmounts {
 pub struct OrgCharges {
     /// Tokens and their amount, by group.
     pub lines: BTreeMap<ChargeGroup, (u64, NanoDollars)>,
-    /// What was not charged of the lines, by project: zero or negative. A call is charged at most its hold.
+    /// What was not charged of the lines, by project: zero or negative. A call is charged at most its hold, and a failed call
+    /// with an idempotency key nothing.
     pub not_charged: BTreeMap<ProjectId, NanoDollars>,
     /// Refunds of these charges, each with the number of its row. They may be later than the period.
     pub refunds: Vec<(u64, ChargeRefunded)>,
     /// What the organisation was charged. Lines and `not_charged` sum to it. Refunds are not taken off.
     pub charged: NanoDollars,
-    /// How the charges were paid. The parts sum to `charged`.
+    /// The parts of `charged` that were not paid beforehand. Refunds are not taken off.
     pub funded: FundedAmounts,
-    /// The promotional lots among those that the charges were drawn from, or that refunds went to.
-    promotional: HashSet<LotId>,
+    /// The same of each refund.
+    refunded: Vec<FundedAmounts>,
     /// The number of settled calls.
     pub calls: u64,
     /// The number of the last row that was read.
@@ -79,19 +70,13 @@ pub struct OrgCharges {
 }
 
 impl OrgCharges {
-    /// How the charges were paid whose refunds are in rows after `after`. Returns `None` if a sum does not fit.
+    /// Returns the parts of the refunds in rows after `after` that were not paid beforehand. `None` if a sum does not fit.
     pub fn refunded_after(&self, after: u64) -> Option<FundedAmounts> {
         let mut sums = FundedAmounts::default();
-        for (_, refund) in self.refunds.iter().filter(|(row, _)| *row > after) {
-            for part in &refund.parts {
-                let sum = match part.to {
-                    RefundTarget::Lot(lot) if self.promotional.contains(&lot) => &mut sums.given,
-                    RefundTarget::Balance | RefundTarget::Lot(_) | RefundTarget::NewLot(_) => {
-                        &mut sums.prepaid
-                    }
-                    RefundTarget::Contract(_) => &mut sums.owed,
-                };
-                *sum = sum.checked_add(part.amount).ok()?;
+        for ((row, _), parts) in self.refunds.iter().zip(&self.refunded) {
+            if *row > after {
+                sums.given = sums.given.checked_add(parts.given).ok()?;
+                sums.owed = sums.owed.checked_add(parts.owed).ok()?;
             }
         }
         Some(sums)
@@ -107,11 +92,20 @@ pub fn charges_of(
     org: &OrgId,
     period: WindowBounds,
 ) -> Result<OrgCharges, JournalError> {
-    let whole = last_row_before(history, UnixNanos::new(u64::MAX))? <= READ_WHOLE_ROWS;
+    charges_with(history, org, period, READ_WHOLE_ROWS)
+}
+
+fn charges_with(
+    history: &dyn JournalHistory,
+    org: &OrgId,
+    period: WindowBounds,
+    read_whole_rows: u64,
+) -> Result<OrgCharges, JournalError> {
+    let whole = history.last_row_before(UnixNanos::new(u64::MAX))? <= read_whole_rows;
     let from = UnixNanos::new(period.start.get().saturating_sub(LEAD_NS));
-    let first = if whole { 0 } else { last_row_before(history, from)? };
-    let (open, settled, lots, kinds) = (HashMap::new(), HashSet::new(), BTreeMap::new(), HashMap::new());
-    let mut reader = ChargeReader { org, period, open, settled, lots, kinds, charges: OrgCharges::default() };
+    let first = if whole { 0 } else { history.last_row_before(from)? };
+    let (open, settled, kinds) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let mut reader = ChargeReader { org, period, open, settled, kinds, charges: OrgCharges::default() };
     let mut after = first;
     loop {
         let rows = history.rows_after(after, PAGE_ROWS)?;
@@ -148,10 +142,8 @@ struct ChargeReader<'a> {
     period: WindowBounds,
     /// The organisation's open holds.
     open: HashMap<HoldId, OpenCharge>,
-    /// Holds that were settled in the period.
-    settled: HashSet<HoldId>,
-    /// The amounts that charges drew from lots.
-    lots: BTreeMap<LotId, NanoDollars>,
+    /// The charges of the period, with their parts by origin. Empty if all came from the balance.
+    settled: HashMap<HoldId, Vec<ChargedShare>>,
     /// The kinds of the organisation's lots that were made in the rows read so far.
     kinds: HashMap<LotId, LotKind>,
     charges: OrgCharges,
@@ -179,13 +171,16 @@ impl ChargeReader<'_> {
                 let open = self.open.remove(&settled.hold);
                 let WindowBounds { start, end } = self.period;
                 if let Some(open) = open.filter(|_| start <= time && time < end) {
-                    self.settled.insert(settled.hold);
+                    let shares = open.funding.map(|funding| funding.charged(settled.charged));
+                    self.settled.insert(settled.hold, shares.unwrap_or_default());
                     self.settle(&open.project, &settled)?;
-                    self.fund(open.funding.as_deref(), settled.charged)?;
                 }
             }
-            JournalEvent::Refunded(refund) if self.settled.contains(&refund.hold) => {
-                self.charges.refunds.push((row, *refund));
+            JournalEvent::Refunded(refund) if refund.org == *self.org => {
+                self.note_new_lots(&refund);
+                if self.settled.contains_key(&refund.hold) {
+                    self.charges.refunds.push((row, *refund));
+                }
             }
             JournalEvent::LotMade(lot) if lot.org == *self.org => {
                 self.kinds.insert(lot.id, lot.terms.kind);
@@ -195,37 +190,21 @@ impl ChargeReader<'_> {
         Some(())
     }
 
-    /// Adds a charge to the amounts of its sources.
-    fn fund(&mut self, funding: Option<&HoldFunding>, charged: NanoDollars) -> Option<()> {
-        let funded = &mut self.charges.funded;
-        let Some(funding) = funding else {
-            funded.prepaid = funded.prepaid.checked_add(charged).ok()?;
-            return Some(());
-        };
-        for part in funding.charged(charged) {
-            let sum = match part.source {
-                MoneySource::Balance => &mut funded.prepaid,
-                MoneySource::Lot(lot) => self.lots.entry(lot).or_default(),
-                MoneySource::Contract(_) => &mut funded.owed,
-                MoneySource::Free => &mut funded.given,
-            };
-            *sum = sum.checked_add(part.amount).ok()?;
+    /// A refund makes promotional lots.
+    fn note_new_lots(&mut self, refund: &ChargeRefunded) {
+        for part in &refund.parts {
+            if let RefundTarget::NewLot(lot) = part.to {
+                self.kinds.insert(lot, LotKind::Promotional);
+            }
         }
-        Some(())
-    }
-
-    /// The lots that charges drew from, or that refunds went to.
-    fn named_lots(&self) -> impl Iterator<Item = LotId> {
-        let parts = self.charges.refunds.iter().flat_map(|(_, refund)| &refund.parts);
-        let refunded = parts.filter_map(|part| match part.to {
-            RefundTarget::Lot(lot) => Some(lot),
-            _ => None,
-        });
-        self.lots.keys().copied().chain(refunded)
     }
 
     fn names_unknown_lot(&self) -> bool {
-        self.named_lots().any(|lot| !self.kinds.contains_key(&lot))
+        let is_unknown = |share: &ChargedShare| match share.source {
+            MoneySource::Lot(lot) => !self.kinds.contains_key(&lot),
+            _ => false,
+        };
+        self.settled.values().flatten().any(is_unknown)
     }
 
     /// Reads the lots of the organisation in the rows up to `last`.
@@ -237,10 +216,14 @@ impl ChargeReader<'_> {
             after = end.sequence;
             for row in &rows {
                 for transaction in decode_row(row)? {
-                    if let JournalEvent::LotMade(lot) = transaction.event
-                        && lot.org == *self.org
-                    {
-                        self.kinds.insert(lot.id, lot.terms.kind);
+                    match transaction.event {
+                        JournalEvent::LotMade(lot) if lot.org == *self.org => {
+                            self.kinds.insert(lot.id, lot.terms.kind);
+                        }
+                        JournalEvent::Refunded(refund) if refund.org == *self.org => {
+                            self.note_new_lots(&refund);
+                        }
+                        _ => {}
                     }
                 }
             }
@@ -248,16 +231,52 @@ impl ChargeReader<'_> {
         Ok(())
     }
 
-    /// Adds the lots to the amounts by how they are paid. Returns `None` if a sum does not fit.
-    fn finish(mut self) -> Option<OrgCharges> {
-        let is_given = |lot: &LotId| self.kinds.get(lot) == Some(&LotKind::Promotional);
-        let promotional: HashSet<LotId> = self.named_lots().filter(is_given).collect();
-        let funded = &mut self.charges.funded;
-        for (lot, amount) in &self.lots {
-            let sum = if promotional.contains(lot) { &mut funded.given } else { &mut funded.prepaid };
-            *sum = sum.checked_add(*amount).ok()?;
+    fn is_given(&self, source: MoneySource) -> bool {
+        match source {
+            MoneySource::Free => true,
+            MoneySource::Lot(lot) => self.kinds.get(&lot) == Some(&LotKind::Promotional),
+            MoneySource::Balance | MoneySource::Contract(_) => false,
         }
-        self.charges.promotional = promotional;
+    }
+
+    /// Returns the parts of a refund that were not paid beforehand, after `before` of the same charge was refunded. As the
+    /// refund itself, it takes the last parts of the charge first, and nothing that a free tier paid.
+    fn refunded(&self, refund: &ChargeRefunded, before: i64) -> Option<FundedAmounts> {
+        let shares = self.settled.get(&refund.hold)?;
+        let (mut skip, mut rest, mut given) = (before, refund.amount.get(), 0_i64);
+        for share in shares.iter().rev().filter(|share| share.source != MoneySource::Free) {
+            let skipped = skip.min(share.amount.get());
+            skip -= skipped;
+            let taken = rest.min(share.amount.get() - skipped);
+            rest -= taken;
+            if self.is_given(share.source) {
+                given = given.checked_add(taken)?;
+            }
+        }
+        let forgiven = refund.parts.iter().filter(|part| matches!(part.to, RefundTarget::Contract(_)));
+        let owed = NanoDollars::checked_sum(forgiven.map(|part| part.amount)).ok()?;
+        Some(FundedAmounts { given: NanoDollars::new(given), owed })
+    }
+
+    /// Computes how charges and refunds were paid, once the kinds of all lots are known. Returns `None` if a sum does not fit.
+    fn finish(mut self) -> Option<OrgCharges> {
+        let mut funded = FundedAmounts::default();
+        for share in self.settled.values().flatten() {
+            let sum = match share.source {
+                source if self.is_given(source) => &mut funded.given,
+                MoneySource::Contract(_) => &mut funded.owed,
+                _ => continue,
+            };
+            *sum = sum.checked_add(share.amount).ok()?;
+        }
+        let mut before: HashMap<HoldId, i64> = HashMap::new();
+        let mut refunded = Vec::with_capacity(self.charges.refunds.len());
+        for (_, refund) in &self.charges.refunds {
+            let of_charge = before.entry(refund.hold).or_default();
+            refunded.push(self.refunded(refund, *of_charge)?);
+            *of_charge = of_charge.checked_add(refund.amount.get())?;
+        }
+        (self.charges.funded, self.charges.refunded) = (funded, refunded);
         Some(self.charges)
     }
 
@@ -267,7 +286,7 @@ impl ChargeReader<'_> {
             let group = ChargeGroup {
                 project: project.clone(),
                 model: line.model.clone(),
-                class: line.class.name(),
+                class: line.class,
                 price: line.price,
             };
             let (tokens, amount) = self.charges.lines.entry(group).or_default();
@@ -286,5 +305,79 @@ impl ChargeReader<'_> {
             self.charges.calls = self.charges.calls.saturating_add(1);
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        GrantKind, Ledger, LedgerOperation, LedgerOptions, LotTerms, MemoryJournal, Owner, SettleOutcome,
+    };
+
+    const DAY: u64 = 86_400 * 1_000_000_000;
+
+    #[test]
+    fn a_long_journal_gives_the_same_charges_as_one_that_is_read_whole() {
+        let journal = MemoryJournal::new();
+        let at = |time: u64| UnixNanos::new(1_795_132_800_000_000_000 + time);
+        let options = LedgerOptions { retry: Duration::from_millis(1), ..LedgerOptions::default() };
+        let ledger = Ledger::open_with(Box::new(journal.clone()), Owner::new(7), at(0), options).unwrap().0;
+        let run = |command: LedgerOperation, now| {
+            let done = ledger.transact(vec![command], at(now));
+            done.durable.wait().unwrap();
+            assert!(done.verdicts.iter().all(crate::CommandResult::is_done), "{:?}", done.verdicts);
+        };
+        let (org, project) = (OrgId::new("o").unwrap(), ProjectId::new("p").unwrap());
+        let [amount, lot_amount] = [1_000, 500].map(NanoDollars::new);
+        run(LedgerOperation::OpenProject { org: org.clone(), project: project.clone() }, 0);
+        let reference = || "a test".to_owned();
+        run(
+            LedgerOperation::Grant {
+                org: org.clone(),
+                amount,
+                kind: GrantKind::Paid,
+                reference: reference(),
+            },
+            0,
+        );
+        let (begins, ends, models) = (at(0), Some(at(100 * DAY)), None);
+        let kind = LotKind::Promotional;
+        let terms =
+            LotTerms { kind, amount: lot_amount, begins, ends, models, reference: reference().into() };
+        run(LedgerOperation::MakeLot { org: org.clone(), terms: Box::new(terms) }, 0);
+        // Each call begins before midnight and ends after it.
+        for day in 1..20_u64 {
+            let hold = HoldId::from_bits(u128::from(day));
+            let held = LedgerOperation::Hold {
+                hold,
+                org: org.clone(),
+                project: project.clone(),
+                amount: NanoDollars::new(40),
+                owner: Owner::new(7),
+                expires: at((day + 1) * DAY),
+                demand: None,
+                idempotency: None,
+            };
+            run(held, day * DAY - 1_000);
+            let line = crate::ChargeLine {
+                model: ModelName::new("m").unwrap(),
+                class: TokenClass::Output,
+                tokens: 30,
+                price: NanoDollarsPerMillion::new(1_000_000).unwrap(),
+                amount: NanoDollars::new(30),
+            };
+            let (lines, loss, outcome) = (vec![line], NanoDollars::ZERO, SettleOutcome::Completed);
+            run(LedgerOperation::Settle { hold, lines, loss, outcome, answer: None }, day * DAY + 1_000);
+        }
+        for day in 0..20_u64 {
+            let period = WindowBounds { start: at(day * DAY), end: at((day + 1) * DAY) };
+            let whole = charges_of(&journal, &org, period).unwrap();
+            assert_eq!(charges_with(&journal, &org, period, 0).unwrap(), whole, "day {day}");
+            let charged = if day == 0 { 0 } else { 30 };
+            assert_eq!(whole.charged, NanoDollars::new(charged), "day {day}");
+        }
     }
 }

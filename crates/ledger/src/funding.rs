@@ -61,18 +61,13 @@ impl LedgerState {
         let mut candidates = vec![self.balance(need)];
         let model = need.parties.demand.map(|demand| &demand.model);
         self.lot_candidates(need, |lot| is_for(lot.terms().models.as_deref(), model), &mut candidates);
-        let mut free: Option<FreeLeft> = None;
         let _ = self.each_free_tier(need.parties, |state, subject| {
             let tier = FreeWindow::new(state, subject, need.now);
             let left = tier.left(state, need.now);
-            let nearest = tier.reported(state, left, need.now);
-            if free.as_ref().is_none_or(|known| known.left < nearest.left) {
-                free = Some(nearest);
-            }
             candidates.extend(tier.candidate(state, left, need));
             Ok::<(), ()>(())
         });
-        self.drawn(need, candidates, free)
+        self.drawn(need, candidates)
     }
 
     /// Returns what an extension draws from: the balance, lots for all models, and what the hold drew from before.
@@ -108,7 +103,7 @@ impl LedgerState {
                 BudgetMeasure::Tokens | BudgetMeasure::Requests => tier.call(state, 0),
             });
         }
-        self.drawn(need, candidates, None)
+        self.drawn(need, candidates)
     }
 
     /// Returns what is left of the free tier that covers a call, the one with the most. `None` if none does.
@@ -117,7 +112,7 @@ impl LedgerState {
         let _ = self.each_free_tier(parties, |state, subject| {
             let tier = FreeWindow::new(state, subject, now);
             let reported = tier.reported(state, tier.left(state, now), now);
-            if free.as_ref().is_none_or(|known| known.left < reported.left) {
+            if free.as_ref().is_none_or(|known| has_larger_part(&reported, known)) {
                 free = Some(reported);
             }
             Ok::<(), ()>(())
@@ -180,7 +175,7 @@ impl LedgerState {
         let lots = self.lots.of_org(need.parties.org);
         let usable = lots.filter(|of| of.left > 0 && of.terms().is_live(need.now) && may_draw(of));
         candidates.extend(usable.map(|of| {
-            let LotBalance { lot, left } = of;
+            let LotBalance { lot, left, held: _ } = of;
             let is_contract = lot.terms.kind == LotKind::Contract;
             let rank = if lot.terms.kind == LotKind::Promotional { GIFT } else { PAID };
             let source = if is_contract { MoneySource::Contract(lot.id) } else { MoneySource::Lot(lot.id) };
@@ -197,7 +192,6 @@ impl LedgerState {
         &self,
         need: FundingNeed<'_>,
         mut candidates: Vec<FundingCandidate>,
-        free: Option<FreeLeft>,
     ) -> Result<Option<HoldFunding>, LedgerRefusal> {
         candidates.sort_unstable_by_key(|candidate| candidate.order);
         let mut rest = need.amount.get();
@@ -219,7 +213,13 @@ impl LedgerState {
                     reservation.amount = u64::try_from(taken).unwrap_or(0);
                     (MoneySource::Free, taken, Some(reservation))
                 }
-                FundingSupply::FreeCall { reservation } => (MoneySource::Free, rest, Some(reservation)),
+                FundingSupply::FreeCall { reservation } if rest > 0 => {
+                    // It pays for a whole call, because it counts the whole call.
+                    shares.clear();
+                    rest = need.amount.get();
+                    (MoneySource::Free, rest, Some(reservation))
+                }
+                FundingSupply::FreeCall { .. } => break,
             };
             if taken > 0 {
                 rest -= taken;
@@ -227,6 +227,7 @@ impl LedgerState {
             }
         }
         if rest > 0 {
+            let free = self.free_left(need.parties, need.now);
             return Err(self.short_funds(need.rows, need.amount, (own, covered), free));
         }
         let is_plain = shares.iter().all(|share| share.source == MoneySource::Balance);
@@ -295,6 +296,11 @@ impl FreeWindow {
         let order = (false, reservation.window.end.get(), GIFT, state.number);
         FundingCandidate { order, supply: supply(reservation) }
     }
+}
+
+/// Whether a larger part of one free tier is left than of another. They may count different units.
+fn has_larger_part(one: &FreeLeft, other: &FreeLeft) -> bool {
+    u128::from(one.left) * u128::from(other.limit) > u128::from(other.left) * u128::from(one.limit)
 }
 
 /// Whether a source for `models` can pay for a call of `model`.

@@ -86,7 +86,7 @@ pub use refund::{ChargeRefunded, MAX_REFUNDS, RefundMade, RefundPart, RefundTarg
 pub use refusal::{ExceededBudget, HoldResolution, LedgerRefusal};
 pub use resolved::MAX_RESOLVED_KEPT;
 pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions, OpenReport};
-pub use settlement::{JournaledSettlement, find_settlement, last_row_before};
+pub use settlement::{JournaledSettlement, find_settlement};
 pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};
 pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
 pub use transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
@@ -95,4 +95,4 @@ pub use turns::{
     SharedLedgerOptions, StartedTurn, TurnHand, TurnOutcome, TurnStamp,
 };
 pub use verdict::CommandResult;
-pub use windows::{local_date, month_bounds};
+pub use windows::{days_after, local_date, month_bounds};

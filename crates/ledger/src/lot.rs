@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget_rule::BudgetReservation;
 
-/// The maximum number of lots that an organisation has at a time.
+/// The number of lots from which on an organisation gets no further lot by a command. Refunds may still make some.
 pub const MAX_LOTS_PER_ORG: usize = 1_000;
 /// The maximum number of models that a lot or a free tier names.
 pub const MAX_LOT_MODELS: usize = 64;

@@ -14,6 +14,7 @@ use crate::free_tier::{FreeLeft, FreeTier, FreeTierReport, MAX_FREE_TIERS};
 use crate::funding::FundingNeed;
 use crate::lot::{CreditLot, HoldFunding, LotId, LotReport, LotTerms, MAX_LOT_MODELS, MAX_LOTS_PER_ORG};
 use crate::refusal::LedgerRefusal;
+use crate::state::OrgAccount;
 use crate::transaction::{JournalEvent, Transaction};
 
 /// The maximum number of ended lots that one command removes.
@@ -79,14 +80,13 @@ impl LedgerCore {
         if reference.len() > MAX_REFERENCE_BYTES {
             return Err(LedgerRefusal::Invalid { field: "reference", why: "it must have at most 256 bytes" });
         }
-        let owed = known.receivable.saturating_neg();
-        if amount <= NanoDollars::ZERO || amount.get() > owed {
-            let why = "a payment must be more than zero, and at most what the organisation owes";
+        if amount <= NanoDollars::ZERO || amount.get() > known.debt() {
+            let why = "a payment must be more than zero, and at most what the organisation's ended calls owe";
             return Err(LedgerRefusal::Invalid { field: "amount", why });
         }
         let reference: Arc<str> = reference.into();
         self.commit(JournalEvent::DebtPaid { org: org.clone(), amount, reference }, now, out)?;
-        let owed = self.state.orgs.get(&org).map_or(0, |org| org.receivable.saturating_neg());
+        let owed = self.state.orgs.get(&org).map_or(0, OrgAccount::debt);
         Ok(Receipt::DebtPaid { owed: NanoDollars::new(owed) })
     }
 

@@ -6,7 +6,7 @@ use headrace_domain::{NanoDollars, OrgId, UnixNanos};
 use crate::counters::HoldUse;
 use crate::lot::{HoldFunding, LotKind, MoneySource};
 use crate::refund::{ChargeRefunded, RefundPart, RefundTarget};
-use crate::state::{HeldFunds, LedgerState};
+use crate::state::{HeldFunds, LedgerState, OrgAccount};
 use crate::table::RowIndex;
 use crate::transaction::JournalEvent;
 
@@ -65,8 +65,21 @@ impl LedgerState {
             let amount = share.amount.get().saturating_mul(sign);
             match share.source {
                 MoneySource::Free => org.held_free = org.held_free.saturating_add(amount),
-                MoneySource::Contract(_) => org.held_credit = org.held_credit.saturating_add(amount),
+                MoneySource::Contract(id) => {
+                    org.held_credit = org.held_credit.saturating_add(amount);
+                    self.lots.hold_contract(id, amount);
+                }
                 MoneySource::Balance | MoneySource::Lot(_) => {}
+            }
+        }
+    }
+
+    /// Counts what open holds have drawn from contracts, after a snapshot was read.
+    pub(crate) fn count_held_contracts(&mut self) {
+        let fundings = self.open.values().filter_map(|held| held.funding.as_deref());
+        for share in fundings.flat_map(|funding| &funding.shares) {
+            if let MoneySource::Contract(id) = share.source {
+                self.lots.hold_contract(id, share.amount.get());
             }
         }
     }
@@ -90,6 +103,10 @@ impl LedgerState {
         let sum = NanoDollars::checked_sum(refund.parts.iter().map(|part| part.amount));
         rule(sum == Ok(refund.amount), "the parts of a refund do not sum to it")?;
         let is_own = |id| self.lots.get(id).filter(|of| of.lot.org == refund.org);
+        let to_contracts = refund.parts.iter().filter(|part| matches!(part.to, RefundTarget::Contract(_)));
+        let forgiven = to_contracts.fold(0_i64, |sum, part| sum.saturating_add(part.amount.get()));
+        let debt = self.orgs.get(&refund.org).map_or(0, OrgAccount::debt);
+        rule(forgiven <= debt.max(0), "a refund forgives more than ended calls owe")?;
         for RefundPart { to, amount } in &refund.parts {
             rule(*amount > NanoDollars::ZERO, "a part of a refund is nothing")?;
             match *to {
@@ -111,7 +128,9 @@ impl LedgerState {
     pub(crate) fn note_refund_parts(&mut self, refund: &ChargeRefunded, now: UnixNanos) {
         for RefundPart { to, amount } in &refund.parts {
             match *to {
-                RefundTarget::Contract(id) => self.lots.use_contract(id, amount.get()),
+                RefundTarget::Contract(id) => {
+                    self.lots.restore_contracts(&refund.org, Some(id), amount.get());
+                }
                 RefundTarget::NewLot(id) => {
                     self.lots.insert(refund.lot(id, *amount, now), amount.get());
                 }
@@ -129,8 +148,10 @@ impl LedgerState {
                 rule(self.orgs.contains(&lot.org), "a lot of an unknown organisation")
             }
             JournalEvent::LotEnded { lot } => rule(self.lots.get(*lot).is_some(), "an unknown lot ends"),
-            JournalEvent::DebtPaid { amount, .. } => {
-                rule(*amount > NanoDollars::ZERO, "a payment of nothing")
+            JournalEvent::DebtPaid { org, amount, .. } => {
+                rule(*amount > NanoDollars::ZERO, "a payment of nothing")?;
+                let debt = self.orgs.get(org).map_or(0, OrgAccount::debt);
+                rule(amount.get() <= debt, "a payment of more than ended calls owe")
             }
             JournalEvent::LowBalanceSet { project, .. } => {
                 rule(self.projects.contains(project), "a policy of an unknown project")
@@ -153,7 +174,9 @@ impl LedgerState {
         match event {
             JournalEvent::LotMade(lot) => self.lots.insert((**lot).clone(), lot.terms.amount.get()),
             JournalEvent::LotEnded { lot } => self.lots.remove(*lot),
-            JournalEvent::DebtPaid { org, amount, .. } => self.lots.restore_contracts(org, amount.get()),
+            JournalEvent::DebtPaid { org, amount, .. } => {
+                self.lots.restore_contracts(org, None, amount.get());
+            }
             JournalEvent::LowBalanceSet { project, policy } => {
                 if let Some(project) = self.projects.get_mut(project) {
                     project.low_balance = *policy;

@@ -1,6 +1,6 @@
 //! The lots of all organisations, with what is left of each, and the free tiers. Makes no decisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use headrace_domain::{NanoDollars, OrgId, UnixNanos};
 
@@ -16,8 +16,8 @@ pub(crate) struct LotState {
     pub(crate) last_number: u64,
     /// What is left in paid and promotional lots. Contracts hold no money.
     pub(crate) total: i64,
-    /// A lower bound for the end of all lots.
-    soonest: Option<UnixNanos>,
+    /// The lots that have an end, the soonest first.
+    ends: BTreeSet<(UnixNanos, LotId)>,
 }
 
 /// A lot with what is left of it.
@@ -25,6 +25,8 @@ pub(crate) struct LotState {
 pub(crate) struct LotBalance {
     pub(crate) lot: CreditLot,
     pub(crate) left: i64,
+    /// What open holds have drawn from a contract. With what is left, it is at most the contract's amount. Zero for other lots.
+    pub(crate) held: i64,
 }
 
 impl LotState {
@@ -59,13 +61,16 @@ impl LotState {
 
     /// Returns the lots that have ended by `now`: of `org`, or of all organisations. At most `limit`.
     pub(crate) fn ended(&self, org: Option<&OrgId>, now: UnixNanos, limit: usize) -> Vec<LotId> {
-        if self.soonest.is_none_or(|soonest| soonest > now) {
+        if self.ends.first().is_none_or(|(soonest, _)| *soonest > now) {
             return Vec::new();
         }
         let is_over = |of: &&LotBalance| of.lot.terms.is_over(now);
         match org {
             Some(org) => self.of_org(org).filter(is_over).map(|of| of.lot.id).take(limit).collect(),
-            None => self.lots.values().filter(is_over).map(|of| of.lot.id).take(limit).collect(),
+            None => {
+                let ended = self.ends.iter().take_while(|(ends, _)| *ends <= now);
+                ended.map(|(_, id)| *id).take(limit).collect()
+            }
         }
     }
 
@@ -73,13 +78,13 @@ impl LotState {
     pub(crate) fn insert(&mut self, lot: CreditLot, left: i64) {
         self.last_number = self.last_number.max(lot.id.get());
         if let Some(ends) = lot.terms.ends {
-            self.soonest = Some(self.soonest.map_or(ends, |soonest| soonest.min(ends)));
+            self.ends.insert((ends, lot.id));
         }
         if lot.terms.kind != LotKind::Contract {
             self.total += left;
         }
         self.by_org.entry(lot.org.clone()).or_default().push(lot.id);
-        self.lots.insert(lot.id, LotBalance { lot, left });
+        self.lots.insert(lot.id, LotBalance { lot, left, held: 0 });
     }
 
     /// Removes a lot. Its money has left it.
@@ -92,7 +97,9 @@ impl LotState {
                 self.by_org.remove(org);
             }
         }
-        self.soonest = self.lots.values().filter_map(|of| of.lot.terms.ends).min();
+        if let Some(ends) = removed.lot.terms.ends {
+            self.ends.remove(&(ends, id));
+        }
     }
 
     /// Moves money into or out of a paid or promotional lot. The entries were checked.
@@ -106,18 +113,28 @@ impl LotState {
     /// Changes what is left of a contract, which holds no money. A contract that was removed stays removed.
     pub(crate) fn use_contract(&mut self, id: LotId, amount: i64) {
         if let Some(of) = self.lots.get_mut(&id) {
-            of.left = of.left.saturating_add(amount).min(of.lot.terms.amount.get());
+            of.left = of.left.saturating_add(amount);
         }
     }
 
-    /// Restores the contracts of an organisation by a payment, the oldest first.
-    pub(crate) fn restore_contracts(&mut self, org: &OrgId, amount: i64) {
+    /// Changes what open holds have drawn from a contract.
+    pub(crate) fn hold_contract(&mut self, id: LotId, amount: i64) {
+        if let Some(of) = self.lots.get_mut(&id) {
+            of.held = of.held.saturating_add(amount);
+        }
+    }
+
+    /// Restores the contracts of an organisation by a payment or a refund: `first`, then the oldest. What open holds have drawn
+    /// is not restored.
+    pub(crate) fn restore_contracts(&mut self, org: &OrgId, first: Option<LotId>, amount: i64) {
         let mut rest = amount;
-        for id in self.by_org.get(org).into_iter().flatten() {
-            let Some(of) = self.lots.get_mut(id).filter(|of| of.lot.terms.kind == LotKind::Contract) else {
-                continue;
-            };
-            let restored = rest.min(of.lot.terms.amount.get().saturating_sub(of.left));
+        let own = self.by_org.get(org).into_iter().flatten();
+        for id in first.iter().chain(own.filter(|id| Some(**id) != first)) {
+            let is_contract =
+                |of: &&mut LotBalance| of.lot.terms.kind == LotKind::Contract && of.lot.org == *org;
+            let Some(of) = self.lots.get_mut(id).filter(is_contract) else { continue };
+            let drawn = of.lot.terms.amount.get().saturating_sub(of.left).saturating_sub(of.held);
+            let restored = rest.min(drawn).max(0);
             of.left = of.left.saturating_add(restored);
             rest = rest.saturating_sub(restored);
         }
@@ -126,7 +143,7 @@ impl LotState {
     /// Returns what an organisation can draw from its lots at `now`, for any model: prepaid money, and contracts.
     pub(crate) fn usable(&self, org: &OrgId, now: UnixNanos) -> (NanoDollars, NanoDollars) {
         let (mut prepaid, mut credit) = (0_i64, 0_i64);
-        for LotBalance { lot, left } in self.of_org(org).filter(|of| of.lot.terms.is_live(now)) {
+        for LotBalance { lot, left, held: _ } in self.of_org(org).filter(|of| of.lot.terms.is_live(now)) {
             match lot.terms.kind {
                 LotKind::Contract => credit = credit.saturating_add(*left),
                 LotKind::Paid | LotKind::Promotional => prepaid = prepaid.saturating_add(*left),

@@ -10,6 +10,7 @@ use crate::core::{LedgerCore, MAX_REFERENCE_BYTES};
 use crate::lot::{ChargedShare, LotKind, MoneySource};
 use crate::refund::{ChargeRefunded, RefundMade, RefundPart, RefundTarget, RefundableCharge};
 use crate::refusal::{HoldResolution, LedgerRefusal};
+use crate::state::OrgAccount;
 use crate::transaction::{JournalEvent, Transaction};
 
 impl LedgerCore {
@@ -67,6 +68,7 @@ impl LedgerCore {
         let left = rest.checked_sub(asked).map_err(|_| LedgerRefusal::Overflow)?;
         Ok(Receipt::Refunded { hold, amount: asked, left, before: false })
     }
+
     /// Returns where a refund of `asked` goes, after `refunded` was given back before. What was drawn last goes back first.
     fn refund_parts(
         &self,
@@ -82,7 +84,7 @@ impl LedgerCore {
         if sum != Ok(charged) {
             return Err(LedgerRefusal::Invalid { field: "charge", why: "its shares do not sum to it" });
         }
-        let mut owed = self.state.orgs.get(org).map_or(0, |org| org.receivable.saturating_neg());
+        let mut owed = self.state.orgs.get(org).map_or(0, OrgAccount::debt);
         let (mut skip, mut rest, mut of_new) = (refunded.get(), asked.get(), 0_i64);
         let mut parts: Vec<RefundPart> = Vec::new();
         let mut give = |to: RefundTarget, amount: i64| {

@@ -3,7 +3,7 @@
 use headrace_domain::{HoldId, UnixNanos};
 
 use crate::admin::JournalHistory;
-use crate::journal::{JournalError, JournalRow};
+use crate::journal::JournalError;
 use crate::record::decode_row;
 use crate::transaction::{HoldSettled, JournalEvent};
 
@@ -40,42 +40,21 @@ pub fn find_settlement(
     for margin in MARGINS_NS {
         let from = UnixNanos::new(started.get().saturating_sub(margin));
         let until = UnixNanos::new(ended.get().saturating_add(margin));
-        let before = last_row_before(history, from)?;
-        if let Some(found) = search(history, hold, before, until)? {
-            return Ok(Some(found));
+        let before = history.last_row_before(from)?;
+        match search(history, hold, before, until)? {
+            HoldEnd::Settled(found) => return Ok(Some(*found)),
+            HoldEnd::Released => return Ok(None),
+            HoldEnd::NotFound => {}
         }
     }
     Ok(None)
 }
 
-/// Returns the number of the last row before time `from`, or 0 if there is none. Times of rows do not decrease, unless the
-/// ledger's clock was set back. With the greatest time, it is the last row of the journal.
-///
-/// # Errors
-/// Returns an error if the journal cannot be read.
-pub fn last_row_before(history: &dyn JournalHistory, from: UnixNanos) -> Result<u64, JournalError> {
-    let row_after = |after: u64| -> Result<Option<JournalRow>, JournalError> {
-        Ok(history.rows_after(after, 1)?.into_iter().next())
-    };
-    let is_before = |row: &Option<JournalRow>| row.as_ref().is_some_and(|row| row.time < from);
-    // The row after `low` is before the time, and the one after `high` is not.
-    if !is_before(&row_after(0)?) {
-        return Ok(0);
-    }
-    let (mut low, mut high) = (0_u64, 1_u64);
-    while is_before(&row_after(high)?) {
-        low = high;
-        high = high.saturating_mul(2);
-    }
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        if is_before(&row_after(middle)?) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    Ok(high)
+/// How a hold ended, in the rows that were searched.
+enum HoldEnd {
+    Settled(Box<JournaledSettlement>),
+    Released,
+    NotFound,
 }
 
 /// Searches the rows after row `after`, up to the first one that is later than `until`.
@@ -84,23 +63,27 @@ fn search(
     hold: HoldId,
     mut after: u64,
     until: UnixNanos,
-) -> Result<Option<JournaledSettlement>, JournalError> {
+) -> Result<HoldEnd, JournalError> {
     loop {
         let rows = history.rows_after(after, PAGE_ROWS)?;
-        let Some(last) = rows.last() else { return Ok(None) };
+        let Some(last) = rows.last() else { return Ok(HoldEnd::NotFound) };
         after = last.sequence;
         for row in &rows {
             for transaction in decode_row(row)? {
                 match transaction.event {
                     JournalEvent::Settled(settled) if settled.hold == hold => {
                         let (sequence, checksum, time) = (row.sequence, row.checksum, transaction.time);
-                        return Ok(Some(JournaledSettlement { sequence, checksum, time, settled }));
+                        let found = JournaledSettlement { sequence, checksum, time, settled };
+                        return Ok(HoldEnd::Settled(Box::new(found)));
+                    }
+                    JournalEvent::Released { hold: released, .. } if released == hold => {
+                        return Ok(HoldEnd::Released);
                     }
                     _ => {}
                 }
             }
             if row.time > until {
-                return Ok(None);
+                return Ok(HoldEnd::NotFound);
             }
         }
     }

@@ -31,12 +31,10 @@ pub(crate) const LOT_FORMAT: u32 = 3;
 
 /// Returns the payload of a snapshot and its format.
 pub(crate) fn encode(state: &LedgerState) -> (u32, Vec<u8>) {
-    let has_funding = state.open.values().any(|held| held.funding.is_some());
     let has_lots = !state.refunds.is_unused()
         || !state.lots.is_unused()
         || !state.free_tiers.is_unused()
-        || state.projects.values().any(|project| project.low_balance != LowBalance::default())
-        || has_funding;
+        || state.projects.values().any(|project| project.low_balance != LowBalance::default());
     let has_budgets =
         has_lots || !state.budgets.is_unused() || state.open.values().any(|held| held.budgeted.is_some());
     let format = match (has_lots, has_budgets) {
@@ -245,6 +243,7 @@ fn decode_state(payload: &[u8], format: u32) -> Result<LedgerState, MalformedByt
     if has_lots {
         read_refunds(r, &mut state.refunds)?;
         read_lots(r, &mut state.lots)?;
+        state.count_held_contracts();
         read_free_tiers(r, &mut state.free_tiers)?;
     }
     r.end()?;

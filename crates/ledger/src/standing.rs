@@ -22,9 +22,11 @@ pub struct SpendableBalance {
     pub in_lots: NanoDollars,
     /// The amount that it can still hold under contracts.
     pub credit: NanoDollars,
-    /// The amount that it owes under contracts, with what its calls in flight hold.
+    /// The amount that its ended calls owe under contracts.
     pub owed: NanoDollars,
-    /// Whether a free tier may cover its calls.
+    /// The amount that its calls in flight hold under contracts.
+    pub held_credit: NanoDollars,
+    /// Whether a free tier may cover its calls. `false` if it has money or credit, because nothing depends on it then.
     pub may_be_free: bool,
     /// What happens to the project's calls that the money does not cover.
     pub low_balance: LowBalance,
@@ -105,8 +107,8 @@ impl LedgerState {
         now: UnixNanos,
     ) -> Option<SpendableBalance> {
         let project = self.projects.get(project_id).filter(|p| p.org == *org)?;
-        let OrgAccount { available, held, held_free, held_credit, receivable } =
-            *self.orgs.at(project.org_place)?;
+        let account = *self.orgs.at(project.org_place)?;
+        let OrgAccount { available, held, held_free, held_credit, .. } = account;
         let held = held.saturating_sub(held_free).saturating_sub(held_credit);
         let (in_lots, credit) = self.lots.usable(org, now);
         let available = available.saturating_add(in_lots.get());
@@ -125,9 +127,10 @@ impl LedgerState {
             available: NanoDollars::new(available),
             in_lots,
             credit,
-            owed: NanoDollars::new(receivable.saturating_neg()),
+            owed: NanoDollars::new(account.debt()),
+            held_credit: NanoDollars::new(held_credit),
             low_balance: project.low_balance,
-            may_be_free: self.free_tiers.may_cover(org, project_id),
+            may_be_free: available <= 0 && credit.get() <= 0 && self.free_tiers.may_cover(org, project_id),
             spent: NanoDollars::new(project.spent),
             budget_left: budget.map(left).map(NanoDollars::new),
             budget,

@@ -104,8 +104,16 @@ pub(crate) struct OrgAccount {
     pub(crate) held_free: i64,
     /// The part of it that is to be owed under contracts.
     pub(crate) held_credit: i64,
-    /// What it owes under contracts, as zero or a negative amount.
+    /// What it owes under contracts with what its calls in flight may come to owe, as zero or a negative amount.
     pub(crate) receivable: i64,
+}
+
+impl OrgAccount {
+    /// What ended calls owe under contracts. A payment or a refund never takes more, because holds of calls in flight give back
+    /// what they do not use.
+    pub(crate) const fn debt(&self) -> i64 {
+        self.receivable.saturating_neg().saturating_sub(self.held_credit)
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -468,6 +468,10 @@ impl JournalVerifier {
             if !is_contract && balance(Account::Lot(*id)) != of.left {
                 self.report.find(last, format!("replaying leaves another amount in {id} than its entries"));
             }
+            let drawn = of.left.saturating_add(of.held);
+            if is_contract && (of.left < 0 || of.held < 0 || drawn > of.terms().amount.get()) {
+                self.report.find(last, format!("contract {id} has more left or held than its amount"));
+            }
         }
         for (id, project) in state.projects.iter() {
             if balance(Account::Held(id.clone())) != project.held {

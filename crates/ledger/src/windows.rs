@@ -70,6 +70,12 @@ pub fn local_date(time: UnixNanos, zone: &str) -> Option<String> {
     Some(local.date().to_string())
 }
 
+/// Returns the date that many days after a date such as `2026-11-05`. `None` if it is no date, or the result does not exist.
+pub fn days_after(date: &str, days: u32) -> Option<String> {
+    let date: Date = date.parse().ok()?;
+    Some(date.checked_add(i64::from(days).days()).ok()?.to_string())
+}
+
 fn unix(at: &Zoned) -> Option<UnixNanos> {
     u64::try_from(at.timestamp().as_nanosecond()).ok().map(UnixNanos::new)
 }
@@ -77,6 +83,19 @@ fn unix(at: &Zoned) -> Option<UnixNanos> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn days_are_counted_by_the_calendar() {
+        for (date, days, expected) in [
+            ("2026-10-01", 30, Some("2026-10-31")),
+            ("2026-02-27", 2, Some("2026-03-01")),
+            ("2026-11-05", 0, Some("2026-11-05")),
+            ("2026-13-05", 1, None),
+            ("9999-12-31", 1, None),
+        ] {
+            assert_eq!(days_after(date, days).as_deref(), expected, "{date} {days}");
+        }
+    }
 
     fn at(text: &str) -> UnixNanos {
         let time: Timestamp = text.parse().unwrap();

@@ -10,7 +10,7 @@ use headrace_domain::UnixNanos;
 use headrace_ledger::{
     Account, FundedAmounts, HoldDemand, JournalEvent, JournalHistory, Ledger, LedgerOperation, LedgerOptions,
     LotId, LotKind, LotTerms, MemoryJournal, MoneySource, RefundableCharge, SettleOutcome, WindowBounds,
-    charges_of, decode_row, find_settlement, last_row_before,
+    charges_of, decode_row, find_settlement,
 };
 
 #[path = "support/gateways.rs"]
@@ -125,7 +125,7 @@ fn charges_of_periods_are_the_ledgers_to_the_nano_dollar() {
             let whole = WindowBounds { start: at(0), end: at(end) };
             let all = charges_of(&journal, &org(name), whole).unwrap();
             assert_eq!((all.charged.get(), all.calls), (parts, counted));
-            assert_eq!(all.last_row, last_row_before(&journal, UnixNanos::new(u64::MAX)).unwrap());
+            assert_eq!(all.last_row, journal.last_row_before(UnixNanos::new(u64::MAX)).unwrap());
         }
     }
 }
@@ -158,10 +158,9 @@ fn charges_and_refunds_have_the_amounts_of_each_source() {
     run(hold(2, 10), 4 * SECOND);
     run(settle(2, 10), 5 * SECOND);
     let period = WindowBounds { start: at(0), end: at(DAY) };
-    let amounts =
-        |prepaid, given, owed| FundedAmounts { prepaid: nano(prepaid), given: nano(given), owed: nano(owed) };
+    let amounts = |given, owed| FundedAmounts { given: nano(given), owed: nano(owed) };
     let charges = charges_of(&journal, &org("o"), period).unwrap();
-    assert_eq!((charges.charged, charges.funded), (nano(255), amounts(130, 40, 85)));
+    assert_eq!((charges.charged, charges.funded), (nano(255), amounts(40, 85)));
     assert_eq!(charges.refunded_after(0), Some(FundedAmounts::default()));
 
     let shares = [
@@ -184,14 +183,26 @@ fn charges_and_refunds_have_the_amounts_of_each_source() {
         amount,
         reference: reference.into(),
     };
+    // The last part of the charge goes back first: the contract's 75, and 5 of the balance.
     run(refund(Some(nano(80)), "a part"), 6 * SECOND);
     let first = charges_of(&journal, &org("o"), period).unwrap();
-    let sum = |of: FundedAmounts| of.prepaid.get() + of.given.get() + of.owed.get();
-    assert_eq!(sum(first.refunded_after(0).unwrap()), 80);
-    run(refund(None, "the rest"), 7 * SECOND);
+    assert_eq!(first.refunded_after(0), Some(amounts(0, 75)));
+    // The promotional lot ends, so that its part goes to a new lot. It was given all the same.
+    run(LedgerOperation::EndLot { lot: LotId::new(1) }, 7 * SECOND);
+    run(refund(None, "the rest"), 8 * SECOND);
     let all = charges_of(&journal, &org("o"), period).unwrap();
-    assert_eq!((all.funded, all.refunded_after(0)), (charges.funded, Some(amounts(130, 40, 75))));
-    assert_eq!(sum(all.refunded_after(first.last_row).unwrap()), 165, "the later refund alone");
+    assert_eq!((all.funded, all.refunded_after(0)), (charges.funded, Some(amounts(40, 75))));
+    assert_eq!(all.refunded_after(first.last_row), Some(amounts(40, 0)), "the later refund alone");
+
+    // What a call draws from the lot of a refund is given, too.
+    run(hold(3, 40), 9 * SECOND);
+    run(settle(3, 40), 10 * SECOND);
+    let later = charges_of(&journal, &org("o"), period).unwrap();
+    assert_eq!(
+        (later.charged, later.funded),
+        (nano(295), amounts(50, 85)),
+        "30 of the paid lot, 10 of the new one"
+    );
 }
 
 #[test]
@@ -220,7 +231,7 @@ fn the_last_row_before_a_time_is_found_in_journals_of_every_length() {
     let journal = MemoryJournal::new();
     let options = LedgerOptions { retry: Duration::from_millis(1), ..LedgerOptions::default() };
     let ledger = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap().0;
-    assert_eq!(last_row_before(&journal, at(0)).unwrap(), 0);
+    assert_eq!(journal.last_row_before(at(0)).unwrap(), 0);
     for number in 0..40_u64 {
         let name = format!("p{number}");
         let done = ledger.transact(vec![open("o", &name)], at(number * 10));
@@ -228,7 +239,7 @@ fn the_last_row_before_a_time_is_found_in_journals_of_every_length() {
         let rows = journal.rows_after(0, usize::MAX).unwrap();
         for time in 0..=number * 10 + 11 {
             let expected = rows.iter().filter(|row| row.time < at(time)).count() as u64;
-            assert_eq!(last_row_before(&journal, at(time)).unwrap(), expected, "{number} rows, time {time}");
+            assert_eq!(journal.last_row_before(at(time)).unwrap(), expected, "{number} rows, time {time}");
         }
     }
 }

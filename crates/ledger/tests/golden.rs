@@ -30,6 +30,8 @@ const GOLDEN_V3: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal
 const GOLDEN_V4: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v4.txt");
 
 const GOLDEN_V6: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v6.txt");
+/// A journal of format 6 in which a free call paid a part of its call, and a lot the rest.
+const GOLDEN_V6_PARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v6-parts.txt");
 const GOLDEN_V5: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/journal-v5.txt");
 
 fn hex(bytes: &[u8]) -> String {
@@ -300,7 +302,7 @@ fn lot_script() -> Vec<LedgerOperation> {
         LedgerOperation::SetFreeTier { tier: Box::new(FreeTier { rule, models }) }
     };
     let shares = [2, 3].map(|lot| MoneySource::Lot(LotId::new(lot)));
-    let shares = [(shares[1], 50), (shares[0], 500)];
+    let shares = [(MoneySource::Free, 100), (shares[1], 50), (shares[0], 400)];
     let refund = |n, charged, shares: &[(MoneySource, i64)], amount: Option<i64>, reference: &str| {
         let shares =
             shares.iter().map(|(source, amount)| ChargedShare { source: *source, amount: nano(*amount) });
@@ -354,7 +356,7 @@ fn format_6_is_what_refunds_lots_and_free_tiers_need_and_its_snapshots_have_form
         let time = ledger.time();
         let lots: Vec<_> =
             ledger.lots(None, time).iter().map(|of| (of.lot.id.get(), of.left.get())).collect();
-        assert_eq!(lots, [(1, 1_000), (2, 500)]);
+        assert_eq!(lots, [(1, 1_000), (2, 490)]);
         assert_eq!(ledger.free_tiers(time).len(), 1);
         assert_eq!(ledger.refund_by_reference(&org("o"), "a").unwrap().amount, nano(200));
     }
@@ -364,6 +366,21 @@ fn format_6_is_what_refunds_lots_and_free_tiers_need_and_its_snapshots_have_form
     row.format_version = 5;
     let why = headrace_ledger::decode_row(row).unwrap_err().to_string();
     assert!(why.contains("an event or a class of tokens that its format does not have"), "{why}");
+}
+
+#[test]
+fn a_journal_in_which_free_calls_paid_a_part_is_read_as_it_was_written() {
+    let old = parse(&std::fs::read_to_string(GOLDEN_V6_PARTS).unwrap());
+    let report = verify(&old);
+    assert!(report.ok(), "{report}");
+    for snapshots in [old.snapshots.clone(), vec![]] {
+        let contents = LoadedJournal { snapshots, rows: old.rows.clone() };
+        let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
+        assert_eq!(opened.totals, report.totals);
+        let lots: Vec<_> =
+            ledger.lots(None, ledger.time()).iter().map(|of| (of.lot.id.get(), of.left.get())).collect();
+        assert_eq!(lots, [(1, 1_000), (2, 500)]);
+    }
 }
 
 /// Checks a format version that is used only for rows with bills of one class.

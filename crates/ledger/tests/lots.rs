@@ -124,7 +124,12 @@ fn a_hold_draws_what_ends_soonest_then_gifts_then_what_was_paid_and_contracts_la
             "project/p/held"
         ]
     );
-    assert_eq!(core.standing(&org("o"), &project("p"), at(1)).unwrap().owed, nano(15));
+    let standing = core.standing(&org("o"), &project("p"), at(1)).unwrap();
+    assert_eq!(
+        (standing.owed, standing.held_credit),
+        (nano(0), nano(15)),
+        "nothing is owed before the call ends"
+    );
     // The first shares are charged, and the last ones go back.
     applied(&mut core, settle(1, 33), 2);
     assert_eq!(left(&core), [(1, 100), (2, 10), (3, 7), (4, 0), (5, 0), (6, 0), (7, 10)]);
@@ -199,11 +204,6 @@ fn a_contract_is_used_up_to_its_amount_and_a_payment_restores_it() {
     applied(&mut core, settle(1, 60), 2);
     let totals = core.totals();
     assert_eq!((totals.receivable, totals.revenue, totals.paid_in), (nano(-60), nano(60), nano(0)));
-    let pay = |amount| LedgerOperation::PayDebt {
-        org: org("o"),
-        amount: nano(amount),
-        reference: "invoice".into(),
-    };
     assert!(apply(&mut core, pay(61), 3).is_err(), "more than is owed");
     assert!(apply(&mut core, pay(0), 3).is_err());
     let (receipt, _) = applied(&mut core, pay(50), 3);
@@ -216,6 +216,60 @@ fn a_contract_is_used_up_to_its_amount_and_a_payment_restores_it() {
     assert_eq!((core.totals().receivable, core.totals().expired), (nano(-10), nano(0)));
     applied(&mut core, pay(10), 5);
     assert_eq!(core.totals().receivable, nano(0));
+}
+
+fn pay(amount: i64) -> LedgerOperation {
+    LedgerOperation::PayDebt { org: org("o"), amount: nano(amount), reference: "invoice".into() }
+}
+
+#[test]
+fn payments_and_refunds_leave_what_calls_in_flight_may_give_back() {
+    let mut core = opened(0);
+    applied(&mut core, lot(LotKind::Contract, 100, None, &[]), 0);
+    let (_, transactions) = applied(&mut core, hold(1, 80), 1);
+    assert!(apply(&mut core, pay(1), 1).is_err(), "nothing is owed before the call ends");
+    let JournalEvent::Held(held) = &transactions[0].event else { panic!("a hold") };
+    let shares = held.funding.as_ref().unwrap().charged(nano(60));
+    applied(&mut core, settle(1, 60), 2);
+    applied(&mut core, hold(2, 40), 3);
+    assert!(apply(&mut core, pay(61), 3).is_err(), "the second call has not ended");
+    let (receipt, _) = applied(&mut core, pay(60), 3);
+    assert_eq!(receipt, Receipt::DebtPaid { owed: nano(0) });
+    applied(&mut core, settle(2, 10), 4);
+    assert_eq!((core.totals().receivable, left(&core)), (nano(-10), vec![(1, 90)]));
+
+    // The charge of 60 is paid, and 10 are owed: a refund forgives no more, also with calls in flight.
+    applied(&mut core, hold(3, 80), 5);
+    let charge = RefundableCharge {
+        hold: hold_id(1),
+        org: org("o"),
+        project: project("p"),
+        charged: nano(60),
+        shares,
+    };
+    let refund = LedgerOperation::Refund { charge: Box::new(charge), amount: None, reference: "a".into() };
+    applied(&mut core, refund, 6);
+    applied(&mut core, release(3), 7);
+    assert_eq!((core.totals().receivable, left(&core)), (nano(0), vec![(1, 100), (2, 50)]));
+    let standing = core.standing(&org("o"), &project("p"), at(8)).unwrap();
+    assert_eq!((standing.owed, standing.held_credit, standing.held), (nano(0), nano(0), nano(0)));
+}
+
+#[test]
+fn a_payment_restores_no_credit_that_a_call_in_flight_holds() {
+    let mut core = opened(0);
+    applied(&mut core, lot(LotKind::Contract, 100, Some(9 * DAY), &[]), 0);
+    applied(&mut core, lot(LotKind::Contract, 100, None, &[]), 0);
+    applied(&mut core, hold(1, 60), 1);
+    applied(&mut core, settle(1, 60), 1);
+    applied(&mut core, hold(2, 40), 2);
+    applied(&mut core, hold(3, 30), 3);
+    applied(&mut core, settle(3, 30), 3);
+    assert_eq!(left(&core), [(1, 0), (2, 70)]);
+    applied(&mut core, pay(90), 4);
+    assert_eq!(left(&core), [(1, 60), (2, 100)], "40 of the first contract are in flight");
+    applied(&mut core, release(2), 5);
+    assert_eq!(left(&core), [(1, 100), (2, 100)]);
 }
 
 #[test]
@@ -320,6 +374,44 @@ fn free_dollars_pay_a_part_and_free_tokens_all_or_nothing() {
     applied(&mut core, settle(4, 15), 5);
     let report = &core.free_tiers(at(5))[0];
     assert_eq!((report.counters[0].used, report.counters[0].left), (15, 25));
+}
+
+#[test]
+fn free_tokens_pay_a_whole_call_even_beside_a_lot_that_ends_sooner() {
+    let mut core = opened(0);
+    applied(&mut core, lot(LotKind::Promotional, 30, Some(DAY / 2), &[]), 0);
+    applied(&mut core, free_tier("tokens", BudgetMeasure::Tokens, 100, &[]), 0);
+    let (_, transactions) = applied(&mut core, call(1, "k", 50), 1);
+    assert_eq!(shares(&transactions), [(MoneySource::Free, 50)]);
+    let (_, transactions) = applied(&mut core, call(2, "k", 20), 1);
+    assert_eq!(shares(&transactions), [(lot_source(1), 20)], "the lot covers it, and ends sooner");
+    applied(&mut core, settle(1, 25), 2);
+    let report = &core.free_tiers(at(2))[0];
+    assert_eq!((report.counters[0].used, left(&core)), (25, vec![(1, 10)]));
+}
+
+#[test]
+fn a_charge_uses_the_first_of_two_free_tiers_alone() {
+    let mut core = opened(0);
+    applied(&mut core, free_tier("first", BudgetMeasure::Dollars, 30, &[]), 0);
+    applied(&mut core, free_tier("second", BudgetMeasure::Dollars, 20, &[]), 0);
+    let (_, transactions) = applied(&mut core, call(1, "k", 50), 1);
+    assert_eq!(shares(&transactions), [(MoneySource::Free, 30), (MoneySource::Free, 20)]);
+    applied(&mut core, settle(1, 10), 2);
+    let used: Vec<u64> = core.free_tiers(at(2)).iter().map(|report| report.counters[0].used).collect();
+    assert_eq!(used, [10, 0]);
+}
+
+#[test]
+fn the_reported_free_tier_has_the_largest_part_left() {
+    let mut core = opened(1_000);
+    applied(&mut core, free_tier("money", BudgetMeasure::Dollars, 1_000, &[]), 0);
+    applied(&mut core, call(1, "k", 900), 1);
+    applied(&mut core, settle(1, 900), 1);
+    applied(&mut core, free_tier("requests", BudgetMeasure::Requests, 50, &[]), 1);
+    let (receipt, _) = applied(&mut core, call(2, "k", 1), 2);
+    let left = free_left(receipt);
+    assert_eq!((left.name.as_str(), left.limit), ("requests", 50), "{left:?}");
 }
 
 #[test]

@@ -51,6 +51,8 @@ impl KeyedCall {
             return None;
         }
         work.sampling.max_tokens = most;
+        // Another model that answers instead has the same bound.
+        work.terms.funded_tokens = Some(most);
         // The length of an answer may be a part of the keys of cached prompts.
         work.hash();
         Some(most)

@@ -117,6 +117,7 @@ impl CallTerms {
             tiers: principal.tier.clone(),
             catalog,
             memory,
+            funded_tokens: None,
         }
     }
 }
@@ -135,7 +136,10 @@ impl RenderedWork {
         context: &mut RequestContext,
     ) -> Result<Box<Self>, Rejection> {
         let ReadCall { call, body_bytes, tree_bytes, body } = read;
-        let PreparedCall { rendered, sampling, salt, form_ns, kept_answers } = prepared;
+        let PreparedCall { rendered, mut sampling, salt, form_ns, kept_answers } = prepared;
+        if let Some(tokens) = terms.funded_tokens {
+            sampling.max_tokens = sampling.max_tokens.min(tokens);
+        }
         context.record.kept_answers = kept_answers;
         context.record.form_ns = context.record.form_ns.saturating_add(form_ns);
         let diagnosis = None;

@@ -12,6 +12,7 @@ use headrace_domain::{
 use headrace_engine_api::{Engine, RelayError, RelayEvent};
 use headrace_fleet::{Fleet, Worker};
 use headrace_ledger::prices::{CostList, PriceList};
+use headrace_ledger::{LedgerOperation, LowBalance};
 use headrace_limits::{LimitSpec, Scope};
 use headrace_rollout::{FallbackModels, ModelRoute, RouteArm};
 use serde_json::json;
@@ -294,7 +295,12 @@ async fn where_nobody_takes_calls_any_more_it_goes_on_as_where_they_failed() {
 /// A world with a second model that has a longer window, and the name `moving`, which falls back from the world's own
 /// model to it.
 fn token_world() -> (World, Arc<Scripted>) {
-    let world = World::new(Setup::default());
+    token_world_of(Setup::default(), 2)
+}
+
+/// The same, where the second model costs `factor` times as much.
+fn token_world_of(setup: Setup, factor: i64) -> (World, Arc<Scripted>) {
+    let world = World::new(setup);
     let large = Scripted::new(Engines::Answer);
     let own = world.gateway.catalog().models().next().unwrap().clone();
     let mut second = ServedModel { name: name("large"), ..(*own).clone() };
@@ -308,7 +314,7 @@ fn token_world() -> (World, Arc<Scripted>) {
     ];
     let prices = json!([
         {"model": MODEL, "input": 1_000_000_000_i64, "output": 4_000_000_000_i64},
-        {"model": "large", "input": 2_000_000_000_i64, "output": 8_000_000_000_i64}
+        {"model": "large", "input": factor * 1_000_000_000, "output": factor * 4_000_000_000}
     ]);
     let to = || vec![name("large")];
     let fallbacks = FallbackModels {
@@ -365,6 +371,28 @@ async fn an_engine_s_call_falls_back_too_and_what_is_too_long_is_rendered_for_th
         let totals = world.ledger.totals();
         assert_eq!((totals.holds, totals.settled, totals.open_holds), (1, 1, 0));
     }
+}
+
+#[tokio::test]
+async fn a_call_that_was_cut_to_its_money_is_as_short_at_the_other_model() {
+    let (world, large) = token_world_of(Setup { credit: NanoDollars::new(100_000), ..Setup::default() }, 1);
+    let (org, project) = world.ledger.projects().into_iter().next().unwrap();
+    let set = LedgerOperation::SetLowBalance { org, project, policy: LowBalance::Cap };
+    let done = world.ledger.transact(vec![set], world.clock.now());
+    done.durable.await.unwrap();
+    assert!(done.verdicts.iter().all(headrace_ledger::CommandResult::is_done), "{:?}", done.verdicts);
+    world.script(Engines::Full);
+    let body =
+        json!({"model": "moving", "max_tokens": 400, "messages": [{"role": "user", "content": "hello"}]});
+    let answer = world.call(Endpoint::ChatCompletions, body).await;
+    let (status, capped) = (answer.status, header(&answer, "x-headrace-capped").map(str::to_owned));
+    let text = read(answer).await;
+    assert_eq!(status, 200, "{text}");
+    let capped: u32 = capped.unwrap().parse().unwrap();
+    assert!((1..25).contains(&capped), "{capped}");
+    let bounds: Vec<u32> = large.jobs.lock().unwrap().iter().map(|job| job.sampling.max_tokens).collect();
+    assert_eq!(bounds, [capped]);
+    world.balance_when_idle().await;
 }
 
 #[tokio::test]

@@ -48,6 +48,22 @@ pub struct PriceConfig {
     pub per_search: Option<i64>,
 }
 
+impl PriceConfig {
+    /// Returns the price of a class, in nano-dollars for a million tokens. A class without a price of its own has that of
+    /// another class. `None` if there is no such price.
+    pub fn price_of(&self, class: TokenClass) -> Option<i64> {
+        match class {
+            TokenClass::Input => self.input,
+            TokenClass::CachedInput => self.cached_input.or(self.input),
+            TokenClass::CacheWrite => self.cache_write.or(self.input),
+            TokenClass::CacheWrite1h => self.cache_write_1h.or(self.cache_write).or(self.input),
+            TokenClass::Output => self.output,
+            TokenClass::Reasoning => self.reasoning.or(self.output),
+            TokenClass::WebSearch => self.per_search,
+        }
+    }
+}
+
 /// An error in the configured prices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PriceError {

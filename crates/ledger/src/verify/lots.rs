@@ -37,12 +37,18 @@ struct KnownLot {
     lot: CreditLot,
     /// What can still be used of a contract.
     credit: i64,
+    /// What open holds have drawn from a contract.
+    held: i64,
     is_over: bool,
 }
 
 impl KnownLot {
-    fn restore(&mut self, amount: i64) {
-        self.credit = self.credit.saturating_add(amount).min(self.lot.terms.amount.get());
+    /// Restores at most `amount` of what ended calls have used of a contract. Returns what is left of the amount.
+    fn restore(&mut self, amount: i64) -> i64 {
+        let used = self.lot.terms.amount.get().saturating_sub(self.credit).saturating_sub(self.held);
+        let restored = amount.min(used).max(0);
+        self.credit = self.credit.saturating_add(restored);
+        amount.saturating_sub(restored)
     }
 }
 
@@ -76,7 +82,7 @@ impl LotVerifier {
             add(&mut entries, source, -of(amount));
             add(&mut entries, Account::Lot(id), of(amount));
         }
-        let known = KnownLot { lot: lot.clone(), credit: amount.get(), is_over: false };
+        let known = KnownLot { lot: lot.clone(), credit: amount.get(), held: 0, is_over: false };
         self.lots.insert(id, known);
         entries
     }
@@ -95,17 +101,18 @@ impl LotVerifier {
 
     /// Returns the entries of a payment, which restores the contracts of the organisation, the oldest first.
     pub(super) fn paid(&mut self, org: &OrgId, amount: NanoDollars) -> ExpectedEntries {
-        let mut rest = amount.get();
-        let contracts = self.lots.values_mut().filter(|known| !known.is_over && known.lot.org == *org);
-        for known in contracts.filter(|known| known.lot.terms.kind == LotKind::Contract) {
-            let restored = rest.min(known.lot.terms.amount.get().saturating_sub(known.credit));
-            known.credit = known.credit.saturating_add(restored);
-            rest = rest.saturating_sub(restored);
-        }
+        self.restore_contracts(org, amount.get());
         let mut entries = ExpectedEntries::new();
         add(&mut entries, Account::PaidIn, -of(amount));
         add(&mut entries, Account::Receivable(org.clone()), of(amount));
         entries
+    }
+
+    /// Restores the contracts of an organisation, the oldest first.
+    fn restore_contracts(&mut self, org: &OrgId, amount: i64) {
+        let contracts = self.lots.values_mut().filter(|known| !known.is_over && known.lot.org == *org);
+        let contracts = contracts.filter(|known| known.lot.terms.kind == LotKind::Contract);
+        contracts.fold(amount, |rest, known| known.restore(rest));
     }
 
     /// Records a free tier.
@@ -182,6 +189,7 @@ impl LotVerifier {
                 }
                 if is_contract {
                     known.credit = known.credit.saturating_sub(share.amount.get());
+                    known.held = known.held.saturating_add(share.amount.get());
                     if known.credit < 0 {
                         find(format!("{hold} draws more than the amount of contract {id}"));
                     }
@@ -236,7 +244,8 @@ impl LotVerifier {
                 MoneySource::Free => Account::Promotional,
                 MoneySource::Contract(id) => {
                     if let Some(known) = self.lots.get_mut(&id) {
-                        known.restore(back);
+                        known.held = known.held.saturating_sub(share.amount.get());
+                        known.credit = known.credit.saturating_add(back);
                     }
                     Account::Receivable(held.org.clone())
                 }
@@ -304,14 +313,14 @@ impl LotVerifier {
                     }
                     self.last = id.get();
                     let lot = refund.lot(id, part.amount, time);
-                    self.lots.insert(id, KnownLot { lot, credit: 0, is_over: false });
+                    self.lots.insert(id, KnownLot { lot, credit: 0, held: 0, is_over: false });
                     Account::Lot(id)
                 }
                 RefundTarget::Lot(id) => Account::Lot(id),
                 RefundTarget::Contract(id) => {
-                    if let Some(known) = self.lots.get_mut(&id) {
-                        known.restore(part.amount.get());
-                    }
+                    let live = self.lots.get_mut(&id).filter(|known| !known.is_over);
+                    let rest = live.map_or(part.amount.get(), |known| known.restore(part.amount.get()));
+                    self.restore_contracts(org, rest);
                     Account::Receivable(org.clone())
                 }
             };
