@@ -1,8 +1,10 @@
-//! Commands about the audit log as serializable data, and its rows as they are exported. Contains no decisions.
+//! Commands about the audit log as serializable data, its rows as they are exported, and its signed end. Must not know the
+//! algorithm of the signature.
 
 use headrace_domain::{UnixNanos, rfc3339};
-use headrace_identity::{AuditEntry, AuditHash, AuditRow, SignedAuditHead};
+use headrace_identity::{AuditEntry, AuditRow};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A command about the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,8 +19,6 @@ pub enum AuditAct {
     },
     /// Signs the present end of the log.
     Head,
-    /// Reads the whole log and checks its chain.
-    Verify,
 }
 
 /// A row of the audit log with its hashes, as one line of an export.
@@ -69,20 +69,26 @@ impl AuditLine {
     pub fn into_row(self) -> Option<AuditRow> {
         let Self { row, at_ns, at: _, actor, act, subject, detail, previous, hash } = self;
         let entry = AuditEntry { at: UnixNanos::new(at_ns), actor, act, subject, detail };
-        Some(AuditRow { seq: row, previous: hash_of(&previous)?, hash: hash_of(&hash)?, entry })
+        Some(AuditRow { seq: row, previous: previous.parse().ok()?, hash: hash.parse().ok()?, entry })
     }
 }
 
-/// Parses a hash in hexadecimal.
-fn hash_of(text: &str) -> Option<AuditHash> {
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut bytes = [0; 32];
-    for (index, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * index..2 * index + 2)?, 16).ok()?;
-    }
-    Some(AuditHash::from_bytes(bytes))
+/// A signed statement of where the audit log ended: its rows and the hash of the last one. A copy of it outside of the server
+/// shows later whether rows were rewritten or cut off. One line of JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SignedAuditHead {
+    /// When it was signed.
+    #[serde(with = "rfc3339")]
+    pub at: UnixNanos,
+    /// Number of rows.
+    pub rows: u64,
+    /// Hash of the last row, in hexadecimal.
+    pub head: String,
+    /// What counts: the three values above, signed. A JWS in compact form.
+    pub jws: String,
+    /// The public key as a JWK set.
+    pub keys: Value,
 }
 
 /// The reply to a command about the audit log.
@@ -98,12 +104,5 @@ pub enum AuditReply {
     Head {
         /// The statement.
         head: SignedAuditHead,
-    },
-    /// The chain of the log is whole.
-    Verified {
-        /// Number of rows.
-        rows: u64,
-        /// Hash of the last row, in hexadecimal.
-        head: String,
     },
 }

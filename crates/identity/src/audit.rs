@@ -2,6 +2,7 @@
 //! store writes a row and the change that it describes in one transaction.
 
 use std::fmt;
+use std::str::FromStr;
 
 use headrace_domain::UnixNanos;
 use serde::Serialize;
@@ -54,6 +55,35 @@ impl AuditHash {
 impl fmt::Display for AuditHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A text that is no hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuditHashError;
+
+impl fmt::Display for AuditHashError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a hash has 64 hexadecimal digits")
+    }
+}
+
+impl std::error::Error for AuditHashError {}
+
+impl FromStr for AuditHash {
+    type Err = AuditHashError;
+
+    fn from_str(text: &str) -> Result<Self, AuditHashError> {
+        // `from_str_radix` alone accepts a sign.
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(AuditHashError);
+        }
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            let digits = text.get(2 * index..2 * index + 2).ok_or(AuditHashError)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| AuditHashError)?;
+        }
+        Ok(Self(bytes))
     }
 }
 
@@ -169,6 +199,25 @@ fn row_hash(seq: u64, previous: &AuditHash, entry: &AuditEntry) -> AuditHash {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hash_is_parsed_from_what_it_writes_and_from_nothing_else() {
+        let hash = AuditHash(std::array::from_fn(|at| u8::try_from(at * 8).unwrap()));
+        let text = hash.to_string();
+        assert_eq!((text.parse(), text.to_uppercase().parse()), (Ok(hash), Ok(hash)));
+        let digits = |count| "a".repeat(count);
+        for bad in [
+            String::new(),
+            digits(63),
+            digits(65),
+            digits(62) + "é",
+            digits(63) + "g",
+            format!("+{}", digits(63)),
+            format!(" {}", digits(63)),
+        ] {
+            assert_eq!(bad.parse::<AuditHash>(), Err(AuditHashError), "{bad}");
+        }
+    }
 
     fn entry(n: u64) -> AuditEntry {
         AuditEntry {

@@ -5,7 +5,6 @@ mod account;
 mod account_store;
 mod address_list;
 mod audit;
-mod audit_head;
 mod contents;
 mod credential;
 mod credential_kind;
@@ -34,8 +33,7 @@ pub use account::{
 };
 pub use account_store::AccountStore;
 pub use address_list::{AddressList, AddressRange};
-pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditRow, AuditSummary};
-pub use audit_head::{AuditHeadFault, SignedAuditHead};
+pub use audit::{AuditChecker, AuditEntry, AuditHash, AuditHashError, AuditRow, AuditSummary};
 pub use contents::IdentityContents;
 pub use credential::{MAX_TOKEN_BYTES, credential};
 pub use credential_kind::{CredentialKind, is_token};

@@ -4,13 +4,17 @@
 use std::fmt;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use secrecy::zeroize::Zeroizing;
 use serde_json::{Map, Value, json};
 
 use crate::json::parse_object;
 
+/// Separates the seeds of signing keys from all other uses of a secret.
+const DERIVATION: &[u8] = b"headrace 2026 signing key v1";
 /// The only algorithm of signed texts.
 const ALGORITHM: &str = "EdDSA";
 /// Maximum length of a signed text in bytes.
@@ -88,6 +92,20 @@ impl TextSigningKey {
         let pair = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| SignedTextError::PrivateKey)?;
         let id = thumbprint(pair.public_key().as_ref());
         Ok(Self { pair, id })
+    }
+
+    /// Derives the key for a purpose, such as `audit`, from a secret of 32 random bytes (HKDF-SHA256, RFC 5869). Another
+    /// purpose makes another key.
+    ///
+    /// # Errors
+    /// [`SignedTextError::PrivateKey`] if the library refuses the bytes.
+    pub fn derive(secret: &[u8; 32], purpose: &'static str) -> Result<Self, SignedTextError> {
+        let mut seed = Zeroizing::new([0; 32]);
+        let key = Salt::new(HKDF_SHA256, DERIVATION).extract(secret);
+        let info = [purpose.as_bytes()];
+        let expanded = key.expand(&info, HKDF_SHA256).map_err(|_| SignedTextError::PrivateKey)?;
+        expanded.fill(seed.as_mut_slice()).map_err(|_| SignedTextError::PrivateKey)?;
+        Self::of_seed(&seed)
     }
 
     /// The public part.
@@ -242,6 +260,21 @@ mod tests {
             keys.verify("other+jwt", &text),
             Err(SignedTextError::Header("`typ` is of another kind of text"))
         );
+    }
+
+    #[test]
+    fn each_secret_and_purpose_has_its_own_derived_key() {
+        let key = |secret: u8, purpose| {
+            let key = TextSigningKey::derive(&[secret; 32], purpose).unwrap();
+            assert!(format!("{key:?}").contains(&key.id) && !format!("{key:?}").contains("pair"), "{key:?}");
+            key.verification_key()
+        };
+        let own = key(7, "audit");
+        assert_eq!(key(7, "audit"), own);
+        let seeded = TextSigningKey::of_seed(&[7; 32]).unwrap().verification_key();
+        for other in [key(7, "other"), key(8, "audit"), seeded] {
+            assert!(other.id != own.id && other.public != own.public);
+        }
     }
 
     #[test]
