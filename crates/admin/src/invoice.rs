@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use headrace_domain::{NanoDollars, OrgId, ProjectId};
-use headrace_ledger::{ChargeGroup, FundedAmounts, OrgCharges};
+use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos, rfc3339};
+use headrace_ledger::{ChargeGroup, FundedAmounts, OrgCharges, WindowBounds};
 use serde::{Deserialize, Serialize};
 
 use crate::invoice_amounts::{CentAmount, decimal, round};
@@ -132,6 +132,12 @@ pub struct InvoiceLedger {
     pub last_row: u64,
     /// The checksum of that row, in hexadecimal.
     pub checksum: String,
+    /// The first moment of the period. That of the month, or the end of the invoice before, if that had another time zone.
+    #[serde(with = "rfc3339")]
+    pub start: UnixNanos,
+    /// The first moment after the period.
+    #[serde(with = "rfc3339")]
+    pub end: UnixNanos,
 }
 
 /// An invoice. See the top of the file.
@@ -203,7 +209,7 @@ impl InvoiceDocument {
         settings: &InvoiceSettings,
         (org, month): (&OrgId, &str),
         days: InvoiceDays,
-        charges: &OrgCharges,
+        (charges, period): (&OrgCharges, WindowBounds),
         version: &dyn Fn(&ChargeGroup) -> Option<PriceVersion>,
     ) -> Result<Self, AmountOverflow> {
         let buyer = settings.buyers.get(org).cloned().unwrap_or_default();
@@ -236,7 +242,7 @@ impl InvoiceDocument {
             taxes,
             totals,
             note: settings.note.clone(),
-            ledger: ledger_of(charges),
+            ledger: ledger_of(charges, period),
         })
     }
 
@@ -273,9 +279,14 @@ impl InvoiceDocument {
             lines,
             taxes,
             totals,
-            ledger: ledger_of(charges),
+            ledger: ledger_of(charges, self.period()),
             ..self.clone()
         })
+    }
+
+    /// The period whose charges are on the invoice.
+    pub const fn period(&self) -> WindowBounds {
+        WindowBounds { start: self.ledger.start, end: self.ledger.end }
     }
 
     /// Whether this is a credit note.
@@ -294,8 +305,10 @@ impl InvoiceDocument {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AmountOverflow;
 
-fn ledger_of(charges: &OrgCharges) -> InvoiceLedger {
+fn ledger_of(charges: &OrgCharges, WindowBounds { start, end }: WindowBounds) -> InvoiceLedger {
     InvoiceLedger {
+        start,
+        end,
         calls: charges.calls,
         last_row: charges.last_row,
         checksum: charges.last_checksum.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -345,7 +358,7 @@ fn lines(
             id: ids.next().ok_or(AmountOverflow)?,
             project: group.project.to_string(),
             model: Some(group.model.to_string()),
-            class: group.class().name().to_owned(),
+            class: group.class.name().to_owned(),
             quantity: *tokens,
             unit_price: NanoDollars::new(group.price.get()),
             base_quantity: BASE_QUANTITY,
@@ -370,7 +383,6 @@ fn lines(
 /// The differences of two amounts. Returns `None` if one does not fit.
 fn less(of: FundedAmounts, other: FundedAmounts) -> Option<FundedAmounts> {
     Some(FundedAmounts {
-        prepaid: of.prepaid.checked_sub(other.prepaid).ok()?,
         given: of.given.checked_sub(other.given).ok()?,
         owed: of.owed.checked_sub(other.owed).ok()?,
     })

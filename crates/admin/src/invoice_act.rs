@@ -83,14 +83,15 @@ pub struct InvoiceSource {
     pub versions: PriceVersions,
 }
 
-/// Returns a function that finds the version of a price, with the prices in force.
-pub type PriceVersions = Box<dyn Fn() -> PriceFinder + Send + Sync>;
+/// Returns a function that finds the version of a price, with the prices in force. Versions that apply from a later day than the
+/// given one, such as `2026-11-30`, are left out.
+pub type PriceVersions = Box<dyn Fn(&str) -> PriceFinder + Send + Sync>;
 /// Finds the version of a price. `None` if the settings do not have the price any more.
 pub type PriceFinder = Box<dyn Fn(&ChargeGroup) -> Option<PriceVersion>>;
 
 impl Default for InvoiceSource {
     /// Settings without a seller, and no prices.
     fn default() -> Self {
-        Self { settings: Box::new(InvoiceSettings::default), versions: Box::new(|| Box::new(|_| None)) }
+        Self { settings: Box::new(InvoiceSettings::default), versions: Box::new(|_| Box::new(|_| None)) }
     }
 }

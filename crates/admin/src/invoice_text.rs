@@ -178,7 +178,7 @@ fn html_line(line: &InvoiceLine) -> String {
     let class = match &line.model {
         Some(_) => format!("{}{from}{tier}", line.class),
         None if line.class == "refund" => "refunded".to_owned(),
-        None => "not charged: calls that cost more than was held for them".to_owned(),
+        None => "not charged: calls that failed, or cost more than was held for them".to_owned(),
     };
     let (tokens, price) = match &line.model {
         Some(_) => (line.quantity.to_string(), dollars(line.unit_price)),

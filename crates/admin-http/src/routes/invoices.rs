@@ -7,7 +7,9 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use headrace_admin::{AdminCommand, AdminReply, InvoiceAct, InvoiceDocument, InvoiceReply, InvoiceSummary};
+use headrace_admin::{
+    AdminCommand, AdminReply, InvoiceAct, InvoiceDocument, InvoiceReply, InvoiceSummary, unknown_invoice,
+};
 use headrace_domain::OrgId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -162,7 +164,7 @@ async fn find(
     who: &AuthenticatedOperator,
     number: String,
 ) -> Result<Box<InvoiceDocument>, ApiProblem> {
-    let gone = || ApiProblem::not_found(format!("there is no invoice `{number}`"));
+    let gone = || -> ApiProblem { unknown_invoice(&number).into() };
     let act = InvoiceAct::Show { number: number.clone() };
     match run(app, who, act).await? {
         InvoiceReply::Invoice(invoice) => {

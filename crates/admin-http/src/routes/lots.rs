@@ -156,7 +156,12 @@ impl From<LotReport> for LotShown {
     }
 }
 
-async fn run(app: &AdminApp, who: &AuthenticatedOperator, act: LotAct) -> Result<LotReply, ApiProblem> {
+/// Runs an act about lots or free tiers.
+pub(crate) async fn run_lot_act(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    act: LotAct,
+) -> Result<LotReply, ApiProblem> {
     match app.run(who, AdminCommand::Lots { act }).await? {
         AdminReply::Lots(reply) => Ok(reply),
         other => Err(unexpected(other)),
@@ -176,7 +181,7 @@ pub(crate) async fn list(
         check_org(&who.operator, org)?;
     }
     let org = query.org.or_else(|| who.operator.org.clone());
-    match run(&app, &who, LotAct::List { org }).await? {
+    match run_lot_act(&app, &who, LotAct::List { org }).await? {
         LotReply::Lots(lots) => {
             let rows = lots.into_iter().map(LotShown::from).collect();
             RowPage::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
@@ -204,7 +209,7 @@ pub(crate) async fn make(
         models: models.map(Into::into),
         reference,
     };
-    match run(&app, &who, LotAct::Make { org: id, lot }).await? {
+    match run_lot_act(&app, &who, LotAct::Make { org: id, lot }).await? {
         LotReply::Made { lot, before } => {
             app.changed(CHANGED);
             Ok(CreatedBody(LotMade { lot: lot.into(), before }))
@@ -219,7 +224,7 @@ pub(crate) async fn end(
     PathName(ByLot { id }): PathName<ByLot>,
 ) -> Result<Json<LotEnded>, ApiProblem> {
     let lot: LotId = id.parse().map_err(|why: String| ApiProblem::form(Some("id"), why))?;
-    match run(&app, &who, LotAct::End { lot }).await? {
+    match run_lot_act(&app, &who, LotAct::End { lot }).await? {
         LotReply::Ended { lot, left } => {
             app.changed(CHANGED);
             Ok(Json(LotEnded { id: lot.to_string(), left: left.into() }))
@@ -234,7 +239,7 @@ pub(crate) async fn pay(
     PathName(ById { id }): PathName<ById<OrgId>>,
     JsonBody(NewPayment { amount: Dollars(amount), reference }): JsonBody<NewPayment>,
 ) -> Result<Json<PaymentMade>, ApiProblem> {
-    match run(&app, &who, LotAct::Pay { org: id, amount, reference }).await? {
+    match run_lot_act(&app, &who, LotAct::Pay { org: id, amount, reference }).await? {
         LotReply::Paid { org, amount, owed, before } => {
             app.changed(CHANGED);
             let (amount, owed) = (amount.into(), owed.into());
@@ -272,7 +277,7 @@ pub(crate) async fn set_low_balance(
         PolicyShown::Refuse => LowBalance::Refuse,
         PolicyShown::Cap => LowBalance::Cap,
     };
-    match run(&app, &who, LotAct::SetLowBalance { project: id, policy }).await? {
+    match run_lot_act(&app, &who, LotAct::SetLowBalance { project: id, policy }).await? {
         LotReply::LowBalanceSet { policy, .. } => {
             app.changed(CHANGED);
             let policy = match policy {

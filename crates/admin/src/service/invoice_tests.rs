@@ -30,6 +30,7 @@ impl SeededNumbers {
 struct InvoiceWorld {
     service: AdminService,
     ledger: Arc<dyn LedgerAdmin>,
+    settings: Arc<Mutex<InvoiceSettings>>,
     next: u128,
 }
 
@@ -54,6 +55,8 @@ impl InvoiceWorld {
     }
 
     fn with_balance(settings: InvoiceSettings, balance: i64) -> Self {
+        let settings = Arc::new(Mutex::new(settings));
+        let read = Arc::clone(&settings);
         let start = UnixNanos::new(NOVEMBER - 2 * DAY);
         let journal = MemoryJournal::default();
         let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), start).unwrap();
@@ -67,15 +70,15 @@ impl InvoiceWorld {
             Box::new(ServerStatus::default),
         )
         .with_invoices(InvoiceSource {
-            settings: Box::new(move || settings.clone()),
-            versions: Box::new(|| {
+            settings: Box::new(move || read.lock().clone()),
+            versions: Box::new(|_| {
                 Box::new(|group| {
                     let from = Some(format!("{}-01-01", 2000 + group.price.get() % 100));
                     Some(PriceVersion { from, ..PriceVersion::default() })
                 })
             }),
         });
-        let mut world = Self { service, ledger, next: 0 };
+        let mut world = Self { service, ledger, settings, next: 0 };
         for (org, project) in [("acme", "a"), ("acme", "b"), ("tokyo", "t")] {
             let (id, regions) = (OrgId::new(org).unwrap(), Residency::Anywhere);
             if world.service.directory.org(&id).is_none() {
@@ -247,6 +250,77 @@ fn a_final_invoice_has_a_number_and_never_changes() {
     assert_eq!(numbers, ["INV-1", "INV-2"]);
     let audit = world.service.directory.audit_of("invoice.final", Some("INV-1"), 9).unwrap();
     assert!(audit[0].entry.detail.contains(&listed[0].hash), "{}", audit[0].entry.detail);
+}
+
+#[test]
+fn a_changed_time_zone_neither_repeats_nor_omits_hours() {
+    let hour = 3_600 * SECOND;
+    for (before, after) in [("UTC", "Asia/Tokyo"), ("Asia/Tokyo", "UTC"), ("UTC", "America/Los_Angeles")] {
+        let mut world = InvoiceWorld::new(settings());
+        world.settings.lock().zone = before.to_owned();
+        let mut random = SeededNumbers(13);
+        let mut charged = 0;
+        // A call in each hour around the end of November, in every zone.
+        for n in 0..48_u64 {
+            let time = NOVEMBER + 29 * DAY + n * hour + 1_000;
+            charged += world.call(&mut random, ("acme", "a"), UnixNanos::new(time));
+        }
+        let first = world.invoice(finish("acme", "2026-11"), UnixNanos::new(NOVEMBER + 32 * DAY)).unwrap();
+        world.settings.lock().zone = after.to_owned();
+        let second = world.invoice(finish("acme", "2026-12"), UnixNanos::new(NOVEMBER + 63 * DAY)).unwrap();
+        let sum = first.totals.charged.get() + second.totals.charged.get();
+        assert_eq!(sum, charged, "{before} to {after}");
+        assert_eq!(first.period().end, second.period().start);
+    }
+}
+
+#[test]
+fn a_refund_of_promotional_credit_changes_no_tax() {
+    let mut world = InvoiceWorld::new(settings());
+    let during = UnixNanos::new(NOVEMBER + 3 * DAY);
+    let org = OrgId::new("tokyo").unwrap();
+    let terms = headrace_ledger::LotTerms {
+        kind: headrace_ledger::LotKind::Promotional,
+        amount: NanoDollars::new(100_000_000_000),
+        begins: UnixNanos::new(NOVEMBER - 2 * DAY),
+        ends: Some(UnixNanos::new(NOVEMBER + 10 * DAY)),
+        models: None,
+        reference: "a test".into(),
+    };
+    let make = LedgerOperation::MakeLot { org: org.clone(), terms: Box::new(terms) };
+    world.ledger(make, UnixNanos::new(NOVEMBER - 2 * DAY));
+    let charged = world.call(&mut SeededNumbers(1), ("tokyo", "t"), during);
+    let source = headrace_ledger::MoneySource::Lot(headrace_ledger::LotId::new(1));
+    let charge = headrace_ledger::RefundableCharge {
+        hold: HoldId::from_bits(1),
+        org,
+        project: ProjectId::new("t").unwrap(),
+        charged: NanoDollars::new(charged),
+        shares: vec![headrace_ledger::ChargedShare { source, amount: NanoDollars::new(charged) }],
+    };
+    let refund = |amount: Option<i64>, reference: &str| LedgerOperation::Refund {
+        charge: Box::new(charge.clone()),
+        amount: amount.map(NanoDollars::new),
+        reference: reference.to_owned(),
+    };
+    // The lot has ended, so that the refund makes a new one.
+    let later = UnixNanos::new(NOVEMBER + 20 * DAY);
+    world.ledger(refund(Some(charged / 2), "a"), later);
+    let after = UnixNanos::new(NOVEMBER + 32 * DAY);
+    let invoice = world.invoice(finish("tokyo", "2026-11"), after).unwrap();
+    check(&invoice, charged - charged / 2);
+    let untaxed = |totals: &crate::invoice::InvoiceTotals| {
+        // What remains is the rounding of single lines.
+        assert!((totals.allowance.0 - totals.charged_cents.0).abs() <= 1, "{totals:?}");
+        assert_eq!((totals.paid.0.abs() <= 1, totals.tax.0), (true, 0), "{totals:?}");
+    };
+    untaxed(&invoice.totals);
+    world.ledger(refund(None, "b"), after);
+    let note = world.invoice(InvoiceAct::Credit { number: "INV-01".to_owned() }, after).unwrap();
+    check(&note, charged - charged / 2);
+    untaxed(&note.totals);
+    let again = world.invoice(InvoiceAct::Credit { number: "INV-1".to_owned() }, after).unwrap_err();
+    assert_eq!(again.code, AdminCode::Invalid, "it is credited once, however its number is written");
 }
 
 #[test]

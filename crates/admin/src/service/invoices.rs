@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headrace_domain::{AdminCode, OrgId, UnixNanos};
 use headrace_identity::{IdentityError, NewDocument, NumberedDocument, StoreError};
-use headrace_ledger::{OrgCharges, WindowBounds, charges_of, local_date, month_bounds};
+use headrace_ledger::{OrgCharges, WindowBounds, charges_of, days_after, local_date, month_bounds};
 
 use super::AdminService;
 use crate::command::AdminReply;
@@ -31,8 +31,8 @@ impl AdminService {
         let reply = match act {
             InvoiceAct::Draft { org, month } => {
                 let settings = (self.invoices.settings)();
-                let (invoice, _) = self.draft(&settings, &org, &month, now)?;
-                InvoiceReply::Invoice(Box::new(invoice))
+                let period = self.period(&settings, &org, &month)?;
+                InvoiceReply::Invoice(Box::new(self.draft(&settings, (&org, &month), period, now)?))
             }
             InvoiceAct::Final { org, month } => {
                 InvoiceReply::Invoice(Box::new(self.finish(&org, &month, actor, now)?))
@@ -50,50 +50,63 @@ impl AdminService {
         Ok(AdminReply::Invoices(reply))
     }
 
-    /// Computes the invoice of a month, with the bounds of the month.
-    fn draft(
+    /// Returns the period of a month's invoice: the month in the organisation's time zone. If the final invoice of the month
+    /// before or after has another zone, the period joins its period, so that no charge is on two invoices or on none.
+    fn period(
         &self,
         settings: &InvoiceSettings,
         org: &OrgId,
         month: &str,
-        now: UnixNanos,
-    ) -> Result<(InvoiceDocument, WindowBounds), AdminError> {
+    ) -> Result<WindowBounds, AdminError> {
         if self.directory.org(org).is_none() {
             return Err(IdentityError::UnknownOrg(org.clone()).into());
         }
-        let zone = settings.zone_of(org);
-        let (charges, period) = self.charges(org, month, zone, now)?;
-        let due = now.after(Duration::from_secs(u64::from(settings.due_days).saturating_mul(86_400)));
-        let day = |time| local_date(time, zone).unwrap_or_default();
-        let days = InvoiceDays {
-            from: day(period.start),
-            to: day(UnixNanos::new(period.end.get().saturating_sub(1))),
-            issued: day(now),
-            due: day(due),
-        };
-        let versions = (self.invoices.versions)();
-        let invoice = InvoiceDocument::draft(settings, (org, month), days, &charges, &*versions);
-        Ok((invoice.map_err(too_large)?, period))
-    }
-
-    /// Reads the charges of a month, with the bounds of the month.
-    fn charges(
-        &self,
-        org: &OrgId,
-        month: &str,
-        zone: &str,
-        now: UnixNanos,
-    ) -> Result<(OrgCharges, WindowBounds), AdminError> {
-        let period = month_bounds(month, zone).ok_or_else(|| {
+        let mut period = month_bounds(month, settings.zone_of(org)).ok_or_else(|| {
             let message = format!("`month` must be a month such as 2026-11, not `{month}`");
             AdminError::new(AdminCode::Invalid, message, "headrace invoices --help")
         })?;
-        // An empty batch reads what other gateways wrote.
-        let _ = self.ledger.transact(Vec::new(), now).durable.wait();
-        let charges = charges_of(self.ledger.history(), org, period).map_err(|error| {
-            AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), "headrace ledger verify")
-        })?;
-        Ok((charges, period))
+        let all = self.directory.documents()?;
+        for document in all.iter().filter(|document| document.kind == INVOICE && document.org == *org) {
+            if month_after(&document.period).as_deref() == Some(month) {
+                period.start = parsed(document)?.period().end;
+            } else if month_after(month).as_ref() == Some(&document.period) {
+                period.end = parsed(document)?.period().start;
+            }
+        }
+        Ok(period)
+    }
+
+    /// Computes the invoice of a period.
+    fn draft(
+        &self,
+        settings: &InvoiceSettings,
+        (org, month): (&OrgId, &str),
+        period: WindowBounds,
+        now: UnixNanos,
+    ) -> Result<InvoiceDocument, AdminError> {
+        let zone = settings.zone_of(org);
+        let charges = self.charges(org, period, now)?;
+        let day = |time| local_date(time, zone).unwrap_or_default();
+        let issued = day(now);
+        let days = InvoiceDays {
+            from: day(period.start),
+            to: day(UnixNanos::new(period.end.get().saturating_sub(1))),
+            due: days_after(&issued, settings.due_days).unwrap_or_default(),
+            issued,
+        };
+        let versions = (self.invoices.versions)(&days.to);
+        let invoice = InvoiceDocument::draft(settings, (org, month), days, (&charges, period), &*versions);
+        invoice.map_err(too_large)
+    }
+
+    /// Reads the charges of a period.
+    fn charges(&self, org: &OrgId, period: WindowBounds, now: UnixNanos) -> Result<OrgCharges, AdminError> {
+        let unavailable =
+            |why: String| AdminError::new(AdminCode::LedgerUnavailable, why, "headrace ledger verify");
+        // An empty batch writes what this process still has to write, and reads what other gateways wrote.
+        let written = self.ledger.transact(Vec::new(), now).durable.wait();
+        written.map_err(|error| unavailable(error.to_string()))?;
+        charges_of(self.ledger.history(), org, period).map_err(|error| unavailable(error.to_string()))
     }
 
     fn finish(
@@ -108,14 +121,15 @@ impl AdminService {
             let message = "an invoice needs a seller: set invoices.seller_name";
             return Err(AdminError::new(AdminCode::Invalid, message, "docs/recipes/monthly-invoices.md"));
         }
-        let _one_at_a_time = self.money.lock();
+        let period = self.period(&settings, org, month)?;
         self.refuse_existing(org, month)?;
-        let (draft, period) = self.draft(&settings, org, month, now)?;
-        let over = period.end.after(SETTLED_AFTER);
-        if self.ledger.time() < period.end && now < over {
-            let message = format!("{month} is not over in {}: nothing more may be charged to it", draft.zone);
+        // Before the charges are read: what is settled from now on is later than the period.
+        if self.ledger.time() < period.end && now < period.end.after(SETTLED_AFTER) {
+            let zone = settings.zone_of(org);
+            let message = format!("{month} is not over in {zone}: more may be charged to it");
             return Err(AdminError::new(AdminCode::MonthOpen, message, "headrace invoices draft"));
         }
+        let draft = self.draft(&settings, (org, month), period, now)?;
         let new = NewDocument {
             series: settings.series.clone(),
             kind: INVOICE.to_owned(),
@@ -139,10 +153,7 @@ impl AdminService {
 
     /// The document with this number.
     fn numbered(&self, number: &str) -> Result<NumberedDocument, AdminError> {
-        let unknown = || {
-            let message = format!("there is no invoice `{number}`");
-            AdminError::new(AdminCode::UnknownInvoice, message, "headrace invoices list")
-        };
+        let unknown = || unknown_invoice(number);
         let (series, digits) = number.rsplit_once('-').ok_or_else(unknown)?;
         let digits = digits.parse().map_err(|_| unknown())?;
         self.directory.document(series, digits)?.ok_or_else(unknown)
@@ -155,7 +166,6 @@ impl AdminService {
         actor: &str,
         now: UnixNanos,
     ) -> Result<InvoiceDocument, AdminError> {
-        let _one_at_a_time = self.money.lock();
         let document = self.numbered(number)?;
         let invoice = parsed(&document)?;
         if document.kind != INVOICE {
@@ -169,10 +179,10 @@ impl AdminService {
             }
         }
         let settings = (self.invoices.settings)();
-        let charges = self.charges(&document.org, &document.period, &invoice.zone, now)?.0;
-        let due = now.after(Duration::from_secs(u64::from(settings.due_days).saturating_mul(86_400)));
-        let day = |time| local_date(time, &invoice.zone).unwrap_or_default();
-        let note = invoice.credit_note(&charges, after, (day(now), day(due))).map_err(too_large)?;
+        let charges = self.charges(&document.org, invoice.period(), now)?;
+        let issued = local_date(now, &invoice.zone).unwrap_or_default();
+        let due = days_after(&issued, settings.due_days).unwrap_or_default();
+        let note = invoice.credit_note(&charges, after, (issued, due)).map_err(too_large)?;
         if note.lines.is_empty() {
             let message = format!("no charge on {number} was refunded that a document does not have");
             return Err(AdminError::new(AdminCode::Invalid, message, "headrace invoices list"));
@@ -183,7 +193,7 @@ impl AdminService {
             org: document.org.clone(),
             period: document.period.clone(),
             // Two gateways that see the same refunds make one credit note.
-            about: format!("{number} after row {after}"),
+            about: format!("{}-{} after row {after}", document.series, document.number),
             created: now,
             actor: actor.to_owned(),
         };
@@ -208,6 +218,20 @@ impl AdminService {
         let message = format!("{name} is the invoice of `{org}` for {month}, and never changes");
         Err(AdminError::new(AdminCode::InvoiceExists, message, format!("headrace invoices show {name}")))
     }
+}
+
+/// The error for a number that no invoice has, or one of another organisation.
+pub fn unknown_invoice(number: &str) -> AdminError {
+    let message = format!("there is no invoice `{number}`");
+    AdminError::new(AdminCode::UnknownInvoice, message, "headrace invoices list")
+}
+
+/// The month after a month such as `2026-11`. `None` if it is none.
+fn month_after(month: &str) -> Option<String> {
+    let (year, month) = month.split_once('-')?;
+    let (year, month): (u32, u32) = (year.parse().ok()?, month.parse().ok()?);
+    let (year, month) = if month < 12 { (year, month + 1) } else { (year + 1, 1) };
+    Some(format!("{year:04}-{month:02}"))
 }
 
 /// The text of an invoice with its number.

@@ -66,7 +66,7 @@ impl AdminService {
         // Ledger time may be ahead of this machine's clock.
         let begins = begins.unwrap_or_else(|| self.ledger.time().max(now));
         let terms = LotTerms { kind, amount, begins, ends, models, reference: reference.as_str().into() };
-        if self.is_reference_used(LOT_MAKE, &org, &reference)? {
+        if !self.acts_with_reference(LOT_MAKE, &org, &reference)?.is_empty() {
             let is_same = |of: &&LotReport| {
                 let known = &of.lot.terms;
                 (known.kind, known.amount, known.ends, &known.models, &*known.reference)
@@ -102,10 +102,10 @@ impl AdminService {
         let _one_at_a_time = self.money.lock();
         let _in_all_processes = self.directory.lock_acts()?;
         self.finish_announced(now)?;
-        if self.is_reference_used(DEBT_PAID, &org, &reference)? {
+        let before = self.acts_with_reference(DEBT_PAID, &org, &reference)?;
+        if !before.is_empty() {
             let act = MoneyAct::DebtPaid { org: org.clone(), amount, reference: reference.clone(), after: 0 };
-            let rows = self.directory.audit_of(DEBT_PAID, Some(org.as_str()), usize::MAX)?;
-            if !rows.iter().any(|row| row.entry.detail == act.detail()) {
+            if !before.contains(&act.detail()) {
                 return Err(reference_used(&reference, "headrace audit shows payments"));
             }
             let owed = self.owed(&org, now);
@@ -162,15 +162,21 @@ impl AdminService {
         standing.map_or(NanoDollars::ZERO, |standing| standing.owed)
     }
 
-    /// Whether an act of the organisation that was not refused has this reference. An empty reference is none.
-    fn is_reference_used(&self, act: &str, org: &OrgId, reference: &str) -> Result<bool, AdminError> {
+    /// Returns the details of the organisation's acts with this reference that were not refused. An empty reference is none.
+    fn acts_with_reference(
+        &self,
+        act: &str,
+        org: &OrgId,
+        reference: &str,
+    ) -> Result<Vec<String>, AdminError> {
         if reference.is_empty() {
-            return Ok(false);
+            return Ok(Vec::new());
         }
         let refused = self.refused_rows()?;
         let ending = super::money::reference_detail(reference);
         let rows = self.directory.audit_of(act, Some(org.as_str()), usize::MAX)?;
-        Ok(rows.iter().any(|row| !refused.contains(&row.seq) && row.entry.detail.ends_with(&ending)))
+        let details = rows.into_iter().filter(|row| !refused.contains(&row.seq)).map(|row| row.entry.detail);
+        Ok(details.filter(|detail| detail.ends_with(&ending)).collect())
     }
 }
 

@@ -352,10 +352,11 @@ impl AdminService {
             })?;
             let there = match &act {
                 MoneyAct::Grant { grant: Grant { org, amount, kind, reference }, after } => {
-                    let found = self.ledger.has_grant(*after, org, *kind, *amount, reference);
-                    found.map_err(|error| {
-                        let remedy = "see that its file can be read";
-                        AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), remedy)
+                    self.is_written(*after, &|event| match event {
+                        JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
+                            (to, from, granted, &**named) == (org, kind, amount, reference.as_str())
+                        }
+                        _ => false,
                     })?
                 }
                 MoneyAct::Refund { charge, reference, .. } => {

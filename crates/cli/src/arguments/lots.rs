@@ -1,9 +1,11 @@
 //! Arguments of `headrace lots` and `headrace free-tiers`. Must not know what the commands do.
 
 use clap::{Args, Subcommand};
-use headrace_domain::{BudgetName, ModelName, NanoDollars, OrgId, TierName, UnixNanos};
+use headrace_domain::{BudgetName, ModelName, NanoDollars, OrgId, UnixNanos};
 use headrace_ledger::LotId;
+use headrace_trace::fixed_moment;
 
+use super::budgets::CountedFlags;
 use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
@@ -105,37 +107,43 @@ pub(crate) enum FreeTiersCommand {
 /// What a free tier gives, and to whom.
 #[derive(Debug, Args)]
 pub(crate) struct FreeTierFlags {
-    /// What is counted
-    #[arg(long, default_value = "dollars", value_parser = ["dollars", "tokens", "requests"])]
-    pub(crate) measure: String,
+    #[command(flatten)]
+    pub(crate) counted: CountedFlags,
     /// Window, by the calendar; a week begins on Monday
     #[arg(long, default_value = "day", value_parser = ["hour", "day", "week", "month", "total"])]
     pub(crate) per: String,
     /// Who has a free amount of its own
     #[arg(long, default_value = "org", value_parser = ["key", "user", "project", "org"])]
     pub(crate) each: String,
-    /// Only this key, user, project or organisation
-    #[arg(long)]
-    pub(crate) only: Option<String>,
-    /// Only calls of this organisation
-    #[arg(long)]
-    pub(crate) org: Option<OrgId>,
-    /// Only holders of this tier
-    #[arg(long)]
-    pub(crate) tier: Option<TierName>,
-    /// Time zone of the calendar, such as Europe/Berlin
-    #[arg(long, default_value = "UTC")]
-    pub(crate) zone: String,
     /// Only for calls of this model; may be given several times
     #[arg(long = "model", value_name = "MODEL")]
     pub(crate) models: Vec<ModelName>,
 }
 
-/// Reads a day or a moment in UTC.
+/// Reads a day or a moment. A time ago, as searches take it, is refused: `7d` would be a time in the past.
 fn moment(text: &str) -> Result<UnixNanos, String> {
-    let with_time = if text.contains('T') { text.to_owned() } else { format!("{text}T00:00:00Z") };
-    let parsed = serde_json::Value::from(with_time);
-    headrace_domain::rfc3339::deserialize(parsed).map_err(|_| {
+    fixed_moment(text).ok_or_else(|| {
         "it must be a day such as 2026-12-01, or a moment such as 2026-12-01T12:00:00Z".to_owned()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lot_begins_and_ends_on_a_day_or_at_a_moment_and_not_some_time_ago() {
+        for (text, seconds) in [
+            ("2026-12-01", Some(1_796_083_200)),
+            ("2026-12-01T12:00:00Z", Some(1_796_126_400)),
+            ("2026-12-01T13:00:00+01:00", Some(1_796_126_400)),
+            ("7d", None),
+            ("12h", None),
+            ("2026-13-01", None),
+            ("tomorrow", None),
+            ("", None),
+        ] {
+            assert_eq!(moment(text).ok().map(UnixNanos::seconds), seconds, "{text}");
+        }
+    }
 }

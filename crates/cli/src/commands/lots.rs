@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use headrace_admin::{AdminCommand, AdminReply, BudgetCounterView, FreeTierView, LotAct, LotReply, NewLot};
+use headrace_admin::{AdminCommand, AdminReply, FreeTierView, LotAct, LotReply, NewLot};
 use headrace_domain::{BudgetName, ModelName, NanoDollars};
-use headrace_ledger::{
-    BudgetMeasure, BudgetOrigin, BudgetRule, BudgetScope, BudgetWindow, FreeTier, LotKind, LotReport,
-    LowBalance,
-};
+use headrace_ledger::{FreeTier, LotKind, LotReport, LowBalance};
 use headrace_terminal::output;
 
+use crate::arguments::budgets::BudgetFlags;
 use crate::arguments::lots::{FreeTierFlags, FreeTiersArgs, FreeTiersCommand, LotsArgs, LotsCommand};
+use crate::commands::budgets::{CounterCells, counter_cells, limit_text, rule_of};
 use crate::commands::{execute, time, unexpected};
 
 /// Lists, makes or ends lots, or records a payment.
@@ -46,26 +45,9 @@ pub(crate) fn free_tiers(args: FreeTiersArgs) -> ExitCode {
 }
 
 fn tier_of(name: BudgetName, amount: &str, flags: FreeTierFlags) -> Result<FreeTier, String> {
-    let FreeTierFlags { measure, per, each, only, org, tier, zone, models } = flags;
-    let unknown = |flag: &str| format!("--{flag}: no such value");
-    let measure = BudgetMeasure::ALL.into_iter().find(|known| known.name() == measure);
-    let measure = measure.ok_or_else(|| unknown("measure"))?;
-    let window = BudgetWindow::ALL.into_iter().find(|known| known.name() == per);
-    let scope = BudgetScope::ALL.into_iter().find(|known| known.name() == each);
-    let rule = BudgetRule {
-        name,
-        scope: scope.ok_or_else(|| unknown("each"))?,
-        org,
-        subject: only.map(Into::into),
-        tier,
-        window: window.ok_or_else(|| unknown("per"))?,
-        zone: zone.into(),
-        measure,
-        limit: measure.parse(amount).map_err(|why| format!("amount: {why}"))?,
-        is_hard: true,
-        thresholds: Vec::new(),
-        origin: BudgetOrigin::Operator,
-    };
+    let FreeTierFlags { counted, per, each, models } = flags;
+    let flags = BudgetFlags { counted, per, each, soft: false, alerts: Vec::new() };
+    let rule = rule_of(name, "amount", amount, flags)?;
     let tier = FreeTier { rule, models: (!models.is_empty()).then(|| models.into()) };
     tier.check().map_err(|fault| format!("{}: {}", fault.field, fault.why))?;
     Ok(tier)
@@ -141,24 +123,10 @@ fn lot_row(of: LotReport) -> Vec<String> {
 /// Returns a row per subject, or one for a free tier without use.
 fn tier_rows(view: FreeTierView) -> Vec<Vec<String>> {
     let FreeTierView { tier: FreeTier { rule, models }, counters } = view;
-    let amount = |n: u64| rule.measure.amount(n);
-    let per = match rule.window {
-        BudgetWindow::Total => String::new(),
-        window => format!(" a {}", window.name()),
+    let (limit, models) = (limit_text(&rule, rule.limit), names(models.as_deref()));
+    let row = |cells: CounterCells| {
+        let CounterCells { rule, usage, .. } = cells;
+        rule.into_iter().chain([models.clone()]).chain(usage).collect()
     };
-    let (limit, models) = (format!("{}{per}", amount(rule.limit)), names(models.as_deref()));
-    let head = |of: String| vec![rule.name.to_string(), limit.clone(), of, models.clone()];
-    if counters.is_empty() {
-        let of = rule.subject.as_deref().unwrap_or("–");
-        let mut row = head(format!("{} {of}", rule.scope.name()));
-        row.extend(["–", "–", "–", "–"].map(str::to_owned));
-        return vec![row];
-    }
-    let row = |counter: BudgetCounterView| {
-        let BudgetCounterView { subject, used, reserved, left, resets, .. } = counter;
-        let mut row = head(format!("{} {subject}", rule.scope.name()));
-        row.extend([amount(used), amount(reserved), amount(left), time(resets)]);
-        row
-    };
-    counters.into_iter().map(row).collect()
+    counter_cells(&rule, &limit, counters).into_iter().map(row).collect()
 }

@@ -94,6 +94,7 @@ fn a_lot_is_made_once_per_reference_and_a_payment_is_recorded_once() {
     assert_eq!(paid(lots(&service, pay(200)).unwrap()), (100, false));
     assert_eq!(paid(lots(&service, pay(200)).unwrap()), (100, true));
     assert_eq!(lots(&service, pay(50)).unwrap_err().code.name(), "reference_used");
+    assert_eq!(lots(&service, pay(301)).unwrap_err().code.name(), "reference_used", "it was refused before");
     let ended = lots(&service, LotAct::End { lot: lot.lot.id }).unwrap();
     assert_eq!(ended, LotReply::Ended { lot: lot.lot.id, left: NanoDollars::new(900) });
     assert!(service.ledger.verify().unwrap().ok());
