@@ -8,14 +8,14 @@ mod views;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use headrace_admin::{AdminError, WebhookAct, WebhookReply, WebhookSource};
 use headrace_config::ServerSettings;
 use headrace_config::webhooks::WebhookEndpoint;
 use headrace_domain::{AdminCode, Clock, UnixNanos};
 use headrace_ledger::{
     DeliveryOutcome, DueDelivery, EventOutbox, JournalEvent, JournalHistory, LedgerAdmin, OutboxError,
-    OutboxEvent, decode_row, last_row_before,
+    OutboxEvent, decode_row,
 };
 use headrace_upstream::{WebhookAnswer, WebhookSender};
 use parking_lot::Mutex;
@@ -33,7 +33,7 @@ const READ_EVERY: Duration = Duration::from_secs(30);
 const PAGE_ROWS: usize = 256;
 /// How long a gateway may take to send what it claimed, before another one sends it. Longer than an attempt can take.
 const LEASE: Duration = Duration::from_secs(30);
-/// Events that are sent at once.
+/// Events that are sent to an endpoint at once.
 const SENT_AT_ONCE: u32 = 16;
 /// How long ended deliveries are shown.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -73,42 +73,53 @@ impl AlertDelivery {
         }
         let sender = WebhookSender::new().map_err(|why| format!("webhooks cannot be sent: {why}"))?;
         let (endpoints, clock) = (config.webhooks.clone(), Arc::clone(clock));
-        let end = last_row_before(ledger.history(), UnixNanos::new(u64::MAX));
+        let end = ledger.history().last_row_before(UnixNanos::new(u64::MAX));
         outbox.position(end.map_err(|error| error.to_string())?).map_err(|error| error.to_string())?;
         Ok(Some(Arc::new(Self { endpoints, outbox, ledger, sender, clock, intake: Mutex::default() })))
     }
 
-    /// Takes alerts in and sends what is due, until the future is dropped.
+    /// Takes alerts in and sends what is due, until the future is dropped. Each endpoint has its own loop, so that one that
+    /// does not answer delays no other.
     pub(crate) async fn run(self: Arc<Self>) {
+        let endpoints = self.endpoints.iter().map(|endpoint| self.deliver_to(endpoint));
+        join(self.take_in_often(), join_all(endpoints)).await;
+    }
+
+    async fn take_in_often(self: &Arc<Self>) {
         loop {
+            let own = Arc::clone(self);
+            if let Ok(Err(error)) = spawn_blocking(move || own.take_in()).await {
+                tracing::warn!(%error, "alerts are not taken in now; trying again");
+            }
             tokio::time::sleep(LOOK_EVERY).await;
-            while self.deliver_some().await {}
         }
     }
 
-    /// Sends some of what is due. Returns whether there may be more.
-    async fn deliver_some(self: &Arc<Self>) -> bool {
-        let own = Arc::clone(self);
-        let due = spawn_blocking(move || {
-            own.take_in()?;
-            own.claim()
-        });
-        let due = match due.await {
+    async fn deliver_to(self: &Arc<Self>, endpoint: &WebhookEndpoint) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            while self.deliver_some(endpoint).await {}
+        }
+    }
+
+    /// Sends some of what is due at an endpoint. Returns whether there may be more.
+    async fn deliver_some(self: &Arc<Self>, endpoint: &WebhookEndpoint) -> bool {
+        let (own, name) = (Arc::clone(self), endpoint.name.clone());
+        let due = match spawn_blocking(move || own.claim(name)).await {
             Ok(Ok(due)) => due,
             Ok(Err(error)) => {
-                tracing::warn!(%error, "alerts are not delivered now; trying again");
+                tracing::warn!(%error, endpoint = endpoint.name, "alerts are not delivered now; trying again");
                 return false;
             }
             // The runtime is shutting down.
             Err(_) => return false,
         };
         let may_be_more = due.len() == SENT_AT_ONCE as usize;
-        join_all(due.into_iter().map(|delivery| self.deliver(delivery))).await;
+        join_all(due.into_iter().map(|delivery| self.deliver(endpoint, delivery))).await;
         may_be_more
     }
 
-    async fn deliver(self: &Arc<Self>, delivery: DueDelivery) {
-        let Some(endpoint) = self.endpoint(&delivery.endpoint) else { return };
+    async fn deliver(self: &Arc<Self>, endpoint: &WebhookEndpoint, delivery: DueDelivery) {
         let answer = self.send(endpoint, &delivery.event).await;
         let own = Arc::clone(self);
         let recorded = spawn_blocking(move || own.record(&delivery, &answer)).await;
@@ -165,9 +176,8 @@ impl AlertDelivery {
         self.endpoints.iter().filter(receives).map(|endpoint| endpoint.name.clone()).collect()
     }
 
-    fn claim(&self) -> Result<Vec<DueDelivery>, OutboxError> {
-        let names: Vec<String> = self.endpoints.iter().map(|endpoint| endpoint.name.clone()).collect();
-        self.outbox.claim(&names, self.clock.now(), LEASE, SENT_AT_ONCE)
+    fn claim(&self, endpoint: String) -> Result<Vec<DueDelivery>, OutboxError> {
+        self.outbox.claim(&[endpoint], self.clock.now(), LEASE, SENT_AT_ONCE)
     }
 
     /// Takes the alerts of new rows of the journal into the outbox, if there may be some.

@@ -1,6 +1,7 @@
-//! Alerts reach their endpoint at least once, with the same id, while senders end between any two steps.
+//! Alerts reach their endpoint at least once, with the same id, while senders end between any two steps, and no endpoint
+//! delays another one.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::mpsc;
 
@@ -30,6 +31,11 @@ struct ReceivedWebhook {
 
 /// An endpoint that answers with the given statuses, and then with 204.
 fn endpoint(statuses: Vec<u16>) -> (String, mpsc::Receiver<ReceivedWebhook>) {
+    endpoint_with(statuses, "/".to_owned())
+}
+
+/// An endpoint that answers with the given statuses, and then with 204. Each answer names a location.
+fn endpoint_with(statuses: Vec<u16>, location: String) -> (String, mpsc::Receiver<ReceivedWebhook>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("http://{}", listener.local_addr().unwrap());
     let (send, receive) = mpsc::channel();
@@ -56,7 +62,9 @@ fn endpoint(statuses: Vec<u16>) -> (String, mpsc::Receiver<ReceivedWebhook>) {
                 body.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
             }
             let status = statuses.next().unwrap_or(204);
-            let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let answer = format!(
+                "HTTP/1.1 {status} X\r\nlocation: {location}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            );
             stream.write_all(answer.as_bytes()).unwrap();
             let received = ReceivedWebhook {
                 id: header("webhook-id"),
@@ -83,14 +91,22 @@ struct WebhookWorld {
 
 impl WebhookWorld {
     fn new(host: &str) -> Self {
+        Self::with(&[("ops", host)])
+    }
+
+    /// A world with endpoints, by their names and hosts.
+    fn with(endpoints: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let secret = folder.path().join("secret");
         std::fs::write(&secret, SECRET).unwrap();
         let mut layers = SettingLayers::defaults();
-        let text = format!(
-            "[[webhooks]]\nname = \"ops\"\nurl = \"{host}/hook\"\nhosts = [\"{host}\"]\nsecret_file = \"{}\"\n",
-            secret.display()
-        );
+        let text = |(name, host): &(&str, &str)| {
+            format!(
+                "[[webhooks]]\nname = \"{name}\"\nurl = \"{host}/hook\"\nhosts = [\"{host}\"]\nsecret_file = \"{}\"\n",
+                secret.display()
+            )
+        };
+        let text: String = endpoints.iter().map(text).collect();
         layers.file(std::path::Path::new("h.toml"), &text);
         let (config, layers) = ServerSettings::read(layers, true);
         assert!(layers.problems.is_empty(), "{:?}", layers.problems);
@@ -171,7 +187,29 @@ impl WebhookWorld {
 }
 
 async fn deliver(webhooks: &Arc<AlertDelivery>) {
-    while webhooks.deliver_some().await {}
+    let own = Arc::clone(webhooks);
+    spawn_blocking(move || own.take_in()).await.unwrap().unwrap();
+    for endpoint in &webhooks.endpoints {
+        while webhooks.deliver_some(endpoint).await {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_does_not_answer_delays_no_other() {
+    // Connections to it are accepted by the system, and get no answer for the 20 seconds that a try may take.
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
+    let hanging_host = format!("http://{}", hanging.local_addr().unwrap());
+    let (host, received) = endpoint(Vec::new());
+    let mut world = WebhookWorld::with(&[("hangs", &hanging_host), ("ops", &host)]);
+    let sending = tokio::spawn(world.webhooks().run());
+    let soon = Duration::from_secs(15);
+    for amount in [600, 500] {
+        world.spend(amount);
+        received.recv_timeout(soon).unwrap();
+    }
+    hanging.set_nonblocking(true).unwrap();
+    hanging.accept().unwrap();
+    sending.abort();
 }
 
 #[tokio::test]
@@ -184,7 +222,7 @@ async fn an_alert_is_sent_until_it_is_accepted_with_one_id_over_restarts() {
     drop(world.webhooks());
     let claimed = world.webhooks();
     claimed.take_in().unwrap();
-    assert_eq!(claimed.claim().unwrap().len(), 1);
+    assert_eq!(claimed.claim("ops".to_owned()).unwrap().len(), 1);
     drop(claimed);
     deliver(&world.webhooks()).await;
     assert!(received.try_recv().is_err(), "the lease of the one that ended still runs");
@@ -216,7 +254,10 @@ async fn an_alert_is_sent_until_it_is_accepted_with_one_id_over_restarts() {
 
 #[tokio::test]
 async fn status_410_ends_an_endpoint_until_it_is_resumed_and_redirects_are_not_followed() {
-    let (host, received) = endpoint(vec![302, 410]);
+    let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let location = format!("http://{}/hook", elsewhere.local_addr().unwrap());
+    let (host, received) = endpoint_with(vec![302, 410], location);
     let mut world = WebhookWorld::new(&host);
     let webhooks = world.webhooks();
     world.spend(600);
@@ -247,4 +288,5 @@ async fn status_410_ends_an_endpoint_until_it_is_resumed_and_redirects_are_not_f
     let mut ids = [received.recv().unwrap().id, received.recv().unwrap().id];
     ids.sort();
     assert!(ids.contains(&gone.id) && ids[0] != ids[1]);
+    assert_eq!(elsewhere.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "the redirect is not followed");
 }
