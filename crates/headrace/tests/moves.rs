@@ -8,11 +8,14 @@ mod common;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod postgres;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 
-use common::{Server, program, question, said};
+use common::{PATIENCE, Server, program, question, said};
 use postgres::{PostgresServer, versions};
 use serde_json::{Value, json};
 
@@ -277,6 +280,126 @@ async fn what_clients_stored_in_a_directory_of_its_own_moves_along() {
         let moved = moves("sqlite:");
         assert!(moved.0 && objects.join("answers.sqlite").exists(), "{moved:?}");
         serves_with(with_objects(up()), &dir, &secrets).await.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn receipt_keys_that_a_directory_had_before_it_joined_sign_nothing_after_a_move_or_in_a_backup() {
+    let keys = |dir: &Path| -> Vec<String> {
+        let shown = program().args(["receipt", "keys", "--data-dir"]).arg(dir).output().unwrap();
+        assert!(shown.status.success(), "{}", said(&shown));
+        let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let id = |key: &Value| key["kid"].as_str().unwrap().to_owned();
+        shown["keys"].as_array().unwrap().iter().map(id).collect()
+    };
+    for bin in versions() {
+        println!("{}", bin.display());
+        let database = PostgresServer::start(&bin);
+        let root = tempfile::tempdir().unwrap();
+        let [dir, first, copy, place] = ["dir", "first", "copy", "place"].map(|name| root.path().join(name));
+        let up = |dir: &Path, is_joined: bool| {
+            let mut up = up();
+            up.env("HEADRACE_BOOTSTRAP_KEY", KEY);
+            if is_joined {
+                up.env("HEADRACE_STORAGE__URL", database.url());
+            }
+            Server::begin(up, dir, &["--admin-listen", "off"], KEY)
+        };
+        let mut alone = up(&dir, false);
+        alone.ok(&["receipt", "rotate"]);
+        alone.stop();
+        assert_eq!(keys(&dir).len(), 2);
+        up(&first, true).stop();
+        let shared = keys(&first);
+        assert_eq!(shared.len(), 1);
+        let mut joined = up(&dir, true);
+        assert_eq!(keys(&dir), shared);
+        joined.ok(&["backup", copy.to_str().unwrap()]);
+        joined.stop();
+        assert_eq!(keys(&copy), shared);
+        std::fs::create_dir(&place).unwrap();
+        moves(&dir, &format!("sqlite:{}", place.display()));
+        assert_eq!(keys(&dir), shared);
+    }
+}
+
+/// An endpoint of webhooks, which answers with status 500 until it is open. Passes on whether it was open, and the id of
+/// the event.
+fn endpoint(is_open: &Arc<AtomicBool>) -> (String, Receiver<(bool, String)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = format!("http://{}", listener.local_addr().unwrap());
+    let (send, receive) = mpsc::channel();
+    let is_open = Arc::clone(is_open);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut text, mut chunk) = (String::new(), [0; 4096]);
+            let header = |head: &str, name: &str| {
+                head.lines().find_map(|line| line.strip_prefix(&format!("{name}: "))).unwrap().to_owned()
+            };
+            let head = loop {
+                let count = stream.read(&mut chunk).unwrap();
+                text.push_str(std::str::from_utf8(&chunk[..count]).unwrap());
+                if let Some((head, body)) = text.split_once("\r\n\r\n")
+                    && body.len() >= header(head, "content-length").parse::<usize>().unwrap()
+                {
+                    break head.to_owned();
+                }
+                assert!(count > 0, "{text}");
+            };
+            let open = is_open.load(Ordering::SeqCst);
+            let status = if open { 204 } else { 500 };
+            let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).unwrap();
+            if send.send((open, header(&head, "webhook-id"))).is_err() {
+                return;
+            }
+        }
+    });
+    (host, receive)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_that_waits_for_its_endpoint_is_sent_after_moves() {
+    let databases: Vec<PostgresServer> = versions().iter().map(|bin| PostgresServer::start(bin)).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let mut routes = vec![vec![format!("sqlite:{}", folder.path().display())]];
+    routes.extend(databases.iter().map(|database| vec![database.url()]));
+    let more: Vec<PostgresServer> = versions().iter().map(|bin| PostgresServer::start(bin)).collect();
+    routes.extend(more.iter().map(|database| vec![database.url(), "sqlite:".to_owned()]));
+    for route in routes {
+        println!("{route:?}");
+        let root = tempfile::tempdir().unwrap();
+        let is_open = Arc::<AtomicBool>::default();
+        let (host, received) = endpoint(&is_open);
+        let secret = root.path().join("secret");
+        std::fs::write(&secret, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap();
+        let settings = format!(
+            "[[models]]\nname = \"headrace-demo\"\npath = \"builtin:demo\"\n[[budgets]]\nname = \"watch\"\n\
+             each = \"project\"\nmeasure = \"tokens\"\nlimit = 1000\nsoft = true\nalerts = [1]\n[[webhooks]]\n\
+             name = \"ops\"\nurl = \"{host}/hook\"\nhosts = [\"{host}\"]\nsecret_file = \"{}\"\n",
+            secret.display()
+        );
+        let mut server = Server::serve(root.path(), &settings, Some(KEY));
+        let (status, body) = server.chat(KEY, question(json!({ "max_tokens": 1 }))).await;
+        assert_eq!(status, 200, "{body}");
+        let (_, event) = received.recv_timeout(PATIENCE).unwrap();
+        server.stop();
+        let dir = root.path().join("data");
+        for to in &route {
+            moves(&dir, to);
+            let is_left = dir.join("webhooks.sqlite").exists() || !dir.join("webhooks.sqlite.moved").exists();
+            assert_eq!(is_left, !to.starts_with("postgres"), "a file that was moved to a database is marked");
+        }
+        is_open.store(true, Ordering::SeqCst);
+        let _server = Server::serve(root.path(), &settings, None);
+        loop {
+            let (open, id) = received.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(id, event);
+            if open {
+                break;
+            }
+        }
     }
 }
 

@@ -20,11 +20,20 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS headrace.gateway_address (\
 const LOCK: &str = "BEGIN; SELECT pg_advisory_xact_lock(1213359969)";
 const PUT: &str = "INSERT INTO headrace.gateway_address VALUES ($1, $2) \
     ON CONFLICT (owner) DO UPDATE SET address = excluded.address";
-/// A gateway that was silent for longer than its lease has ended, even if no other one has noticed yet.
+/// A gateway that was silent for longer than its lease has ended, even if no other one has noticed yet. Commands join under
+/// names that begin with that of this program, and answer nothing.
 const LIVE: &str = "SELECT gateway.owner, gateway.name, address.address FROM headrace.gateway \
     LEFT JOIN headrace.gateway_address AS address ON address.owner = gateway.owner \
     WHERE gateway.state = 'live' AND gateway.seen > clock_timestamp() - interval '15 seconds' \
+    AND gateway.name NOT LIKE 'headrace %' \
     ORDER BY gateway.name, gateway.owner";
+/// Gateways of the last days that are not live, and are not live again under another owner. Commands have no files of their
+/// own.
+const ENDED: &str = "SELECT DISTINCT ended.name FROM headrace.gateway AS ended \
+    WHERE (ended.state <> 'live' OR ended.seen <= clock_timestamp() - interval '15 seconds') \
+    AND ended.name NOT LIKE 'headrace %' \
+    AND NOT EXISTS (SELECT FROM headrace.gateway AS live WHERE live.name = ended.name AND live.state = 'live' \
+        AND live.seen > clock_timestamp() - interval '15 seconds') ORDER BY ended.name";
 
 /// A live gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +90,17 @@ impl PostgresAddresses {
             Ok(GatewayAddress { owner: owner_of(row.get(0))?, name: row.get(1), address: row.get(2) })
         };
         rows.map_err(journal_error)?.iter().map(read).collect()
+    }
+
+    /// Returns the names of the gateways that were live in the last seven days and are not now.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be reached.
+    pub fn ended(&self) -> Result<Vec<String>, JournalError> {
+        let mut state = locked(&self.state);
+        state.ensure()?;
+        let rows = state.session.run(LIMIT, async |client| client.query_typed(ENDED, &[]).await);
+        Ok(rows.map_err(journal_error)?.iter().map(|row| row.get(0)).collect())
     }
 }
 

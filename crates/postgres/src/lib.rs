@@ -34,7 +34,7 @@ pub use history::PostgresJournalHistory;
 pub use identity::PostgresKeyStore;
 pub use journal::{PostgresJournal, PostgresPresence};
 pub use objects::{OwnerSource, PostgresObjects};
-pub use outbox::PostgresOutbox;
+pub use outbox::{OutboxContents, PostgresOutbox};
 pub use secrets::{PostgresSecrets, SecretRow};
 pub use setup::SetupLock;
 pub use shares::PostgresShares;

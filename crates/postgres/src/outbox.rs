@@ -1,6 +1,7 @@
 //! Events that wait for delivery, as tables that all gateways share. A gateway that delivers has a lease on the row, after
 //! which another one takes over. Times are the database's. Must not know what an event says.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,6 +19,10 @@ use crate::values::{integer, nanos};
 
 /// How long a statement may take.
 const LIMIT: Duration = Duration::from_secs(4);
+/// How long it may take to read or write a whole outbox.
+const COPY_LIMIT: Duration = Duration::from_secs(600);
+/// Rows that one statement of a copy writes.
+const PAGE_ROWS: usize = 1_000;
 /// Tables beside the versioned ones, so that older programs, which do not know them, work with the database.
 const TABLES: &str = "
 CREATE TABLE IF NOT EXISTS headrace.webhook_position (
@@ -52,6 +57,30 @@ const BEGIN: &str = "BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL synchronous
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000";
 const COLUMNS: &str = "event.id, event.kind, event.at, event.body, delivery.endpoint, delivery.tries";
 
+const NEWEST: &str = "SELECT id, kind, at, endpoint, state, tries, next, tried, result \
+    FROM headrace.webhook_delivery JOIN headrace.webhook_event ON event = id \
+    ORDER BY at DESC, id, endpoint LIMIT $1";
+const CLEAR: &str = "DELETE FROM headrace.webhook_delivery; DELETE FROM headrace.webhook_event; \
+    DELETE FROM headrace.webhook_gone; DELETE FROM headrace.webhook_position";
+const PUT_EVENTS: &str = "INSERT INTO headrace.webhook_event (id, kind, at, body) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[])";
+const PUT_DELIVERIES: &str = "INSERT INTO headrace.webhook_delivery \
+    (event, endpoint, state, tries, next, tried, result) \
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::text[])";
+
+/// What an outbox has, to copy it to another store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutboxContents {
+    /// The last row of the journal whose events were taken in. `None` if the outbox was never used.
+    pub position: Option<u64>,
+    /// The events.
+    pub events: Vec<OutboxEvent>,
+    /// The deliveries. Each one's event is in `events`.
+    pub deliveries: Vec<DeliveryRecord>,
+    /// The endpoints that want no more events, with the time at which they said so.
+    pub gone: Vec<(String, UnixNanos)>,
+}
+
 /// The outbox of a database, on a connection of its own.
 #[derive(Debug)]
 pub struct PostgresOutbox {
@@ -71,9 +100,71 @@ impl PostgresOutbox {
         Self { state: Mutex::new(OutboxState { session: DatabaseSession::new(url), is_ready: false }) }
     }
 
+    /// Returns what the outbox has. Gateways may use it meanwhile: events that are taken in later may be missing, and the
+    /// rows of the journal after the position have them.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be reached.
+    pub fn contents(&self) -> Result<OutboxContents, OutboxError> {
+        self.run_within(COPY_LIMIT, async |client| {
+            let position = client.query_typed("SELECT journal FROM headrace.webhook_position", &[]).await?;
+            let deliveries = client.query_typed(NEWEST, &[(&i64::MAX, Type::INT8)]).await?;
+            let gone = client.query_typed("SELECT endpoint, at FROM headrace.webhook_gone", &[]).await?;
+            let events = "SELECT id, kind, at, body FROM headrace.webhook_event ORDER BY id";
+            let events: Vec<OutboxEvent> =
+                client.query_typed(events, &[]).await?.iter().map(stored_event).collect();
+            // An event that was removed between the statements takes its deliveries along.
+            let known: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
+            let mut deliveries: Vec<DeliveryRecord> = deliveries.iter().map(stored_delivery).collect();
+            deliveries.retain(|delivery| known.contains(delivery.event.as_str()));
+            Ok(OutboxContents {
+                position: position.first().map(|row| row.get::<_, i64>(0).unsigned_abs()),
+                events,
+                deliveries,
+                gone: gone.iter().map(|row| (row.get(0), nanos(row.get(1)))).collect(),
+            })
+        })
+    }
+
+    /// Stores contents in place of the ones that the outbox has: all or nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the database cannot be reached.
+    pub fn restore(&self, contents: &OutboxContents) -> Result<(), OutboxError> {
+        self.run_within(COPY_LIMIT, async |client| {
+            client.batch_execute(CLEAR).await?;
+            for events in contents.events.chunks(PAGE_ROWS) {
+                put_events(client, events).await?;
+            }
+            for deliveries in contents.deliveries.chunks(PAGE_ROWS) {
+                put_deliveries(client, deliveries).await?;
+            }
+            for (endpoint, at) in &contents.gone {
+                let put = "INSERT INTO headrace.webhook_gone VALUES ($1, $2)";
+                let at = integer(at.get());
+                let values = [(endpoint as _, Type::TEXT), (&at as _, Type::INT8)];
+                client.execute_typed(put, &values).await?;
+            }
+            if let Some(position) = contents.position {
+                let put = "INSERT INTO headrace.webhook_position VALUES (0, $1)";
+                client.execute_typed(put, &[(&integer(position), Type::INT8)]).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// Runs statements as one transaction.
     fn run<T: Send>(
         &self,
+        statements: impl AsyncFnOnce(&Client) -> Result<T, Error> + Send,
+    ) -> Result<T, OutboxError> {
+        self.run_within(LIMIT, statements)
+    }
+
+    /// Runs statements as one transaction, within `limit`.
+    fn run_within<T: Send>(
+        &self,
+        limit: Duration,
         statements: impl AsyncFnOnce(&Client) -> Result<T, Error> + Send,
     ) -> Result<T, OutboxError> {
         let mut state = locked(&self.state);
@@ -91,7 +182,7 @@ impl PostgresOutbox {
             }
             *is_ready = true;
         }
-        let done = session.run(LIMIT, async |client| {
+        let done = session.run(limit, async |client| {
             client.batch_execute(BEGIN).await?;
             let done = statements(client).await?;
             client.batch_execute("COMMIT").await?;
@@ -102,6 +193,67 @@ impl PostgresOutbox {
             session.close();
             OutboxError(fault.why())
         })
+    }
+}
+
+async fn put_events(client: &Client, events: &[OutboxEvent]) -> Result<(), Error> {
+    let ids: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
+    let kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
+    let times: Vec<i64> = events.iter().map(|event| integer(event.at.get())).collect();
+    let bodies: Vec<&str> = events.iter().map(|event| event.body.as_str()).collect();
+    let values = [
+        (&ids as _, Type::TEXT_ARRAY),
+        (&kinds as _, Type::TEXT_ARRAY),
+        (&times as _, Type::INT8_ARRAY),
+        (&bodies as _, Type::TEXT_ARRAY),
+    ];
+    client.execute_typed(PUT_EVENTS, &values).await.map(drop)
+}
+
+async fn put_deliveries(client: &Client, deliveries: &[DeliveryRecord]) -> Result<(), Error> {
+    let events: Vec<&str> = deliveries.iter().map(|record| record.event.as_str()).collect();
+    let endpoints: Vec<&str> = deliveries.iter().map(|record| record.endpoint.as_str()).collect();
+    let states: Vec<&str> = deliveries.iter().map(|record| record.state.name()).collect();
+    let tries: Vec<i32> =
+        deliveries.iter().map(|record| i32::try_from(record.tries).unwrap_or(i32::MAX)).collect();
+    let next = |record: &DeliveryRecord| integer(record.next.map_or(0, UnixNanos::get));
+    let next: Vec<i64> = deliveries.iter().map(next).collect();
+    let last = |record: &DeliveryRecord| record.last.as_ref().map(|(at, _)| integer(at.get()));
+    let tried: Vec<Option<i64>> = deliveries.iter().map(last).collect();
+    let results: Vec<Option<&str>> =
+        deliveries.iter().map(|record| record.last.as_ref().map(|(_, result)| result.as_str())).collect();
+    let values = [
+        (&events as _, Type::TEXT_ARRAY),
+        (&endpoints as _, Type::TEXT_ARRAY),
+        (&states as _, Type::TEXT_ARRAY),
+        (&tries as _, Type::INT4_ARRAY),
+        (&next as _, Type::INT8_ARRAY),
+        (&tried as _, Type::INT8_ARRAY),
+        (&results as _, Type::TEXT_ARRAY),
+    ];
+    client.execute_typed(PUT_DELIVERIES, &values).await.map(drop)
+}
+
+/// The event of a row: its id, kind, time and body, in this order.
+fn stored_event(row: &Row) -> OutboxEvent {
+    OutboxEvent { id: row.get(0), kind: row.get(1), at: nanos(row.get(2)), body: row.get(3) }
+}
+
+/// The delivery of a row of [`NEWEST`].
+fn stored_delivery(row: &Row) -> DeliveryRecord {
+    let state: &str = row.get(4);
+    let state = DeliveryState::ALL.into_iter().find(|known| known.name() == state);
+    let state = state.unwrap_or(DeliveryState::Failed);
+    let (tried, result): (Option<i64>, Option<String>) = (row.get(7), row.get(8));
+    DeliveryRecord {
+        event: row.get(0),
+        kind: row.get(1),
+        at: nanos(row.get(2)),
+        endpoint: row.get(3),
+        state,
+        tries: row.get::<_, i32>(5).unsigned_abs(),
+        last: tried.map(nanos).zip(result),
+        next: (state == DeliveryState::Pending).then(|| nanos(row.get(6))),
     }
 }
 
@@ -171,12 +323,7 @@ impl EventOutbox for PostgresOutbox {
                 [(&endpoints as _, Type::TEXT_ARRAY), (&limit as _, Type::INT8), (&lease as _, Type::INT8)];
             let rows = client.query_typed(&claim, &values).await?;
             let due = |row: &Row| DueDelivery {
-                event: OutboxEvent {
-                    id: row.get(0),
-                    kind: row.get(1),
-                    at: nanos(row.get(2)),
-                    body: row.get(3),
-                },
+                event: stored_event(row),
                 endpoint: row.get(4),
                 tries: row.get::<_, i32>(5).unsigned_abs(),
             };
@@ -223,27 +370,8 @@ impl EventOutbox for PostgresOutbox {
     fn deliveries(&self, limit: u32) -> Result<Vec<DeliveryRecord>, OutboxError> {
         let limit = i64::from(limit);
         self.run(async |client| {
-            let newest = "SELECT id, kind, at, endpoint, state, tries, next, tried, result \
-                          FROM headrace.webhook_delivery JOIN headrace.webhook_event ON event = id \
-                          ORDER BY at DESC, id, endpoint LIMIT $1";
-            let rows = client.query_typed(newest, &[(&limit, Type::INT8)]).await?;
-            let record = |row: &Row| {
-                let state: &str = row.get(4);
-                let state = DeliveryState::ALL.into_iter().find(|known| known.name() == state);
-                let state = state.unwrap_or(DeliveryState::Failed);
-                let (tried, result): (Option<i64>, Option<String>) = (row.get(7), row.get(8));
-                DeliveryRecord {
-                    event: row.get(0),
-                    kind: row.get(1),
-                    at: nanos(row.get(2)),
-                    endpoint: row.get(3),
-                    state,
-                    tries: row.get::<_, i32>(5).unsigned_abs(),
-                    last: tried.map(nanos).zip(result),
-                    next: (state == DeliveryState::Pending).then(|| nanos(row.get(6))),
-                }
-            };
-            Ok(rows.iter().map(record).collect())
+            let rows = client.query_typed(NEWEST, &[(&limit, Type::INT8)]).await?;
+            Ok(rows.iter().map(stored_delivery).collect())
         })
     }
 

@@ -347,7 +347,8 @@ fn random<const N: usize>() -> Result<[u8; N], DataDirError> {
     Ok(bytes)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
+/// Returns bytes as lower-case hexadecimal digits.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

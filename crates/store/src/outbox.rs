@@ -10,6 +10,7 @@ use headrace_domain::UnixNanos;
 use headrace_ledger::{
     DeliveryOutcome, DeliveryRecord, DeliveryState, DueDelivery, EventOutbox, OutboxError, OutboxEvent,
 };
+use headrace_postgres::OutboxContents;
 use sqlx::sqlite::{Sqlite, SqliteConnection, SqliteRow};
 use sqlx::{QueryBuilder, Row};
 
@@ -48,6 +49,9 @@ const FORMAT: FileFormat = FileFormat {
     shrinks: false,
 };
 
+/// Removes everything.
+const CLEAR: &str = "DELETE FROM delivery; DELETE FROM event; DELETE FROM gone; DELETE FROM position";
+
 /// The outbox. See the top of the file.
 pub struct SqliteOutbox {
     database: Mutex<SqliteFile>,
@@ -57,6 +61,56 @@ impl SqliteOutbox {
     /// Describes an outbox in the file at `path`.
     pub fn new(path: &Path) -> Self {
         Self { database: Mutex::new(SqliteFile::closed(path, CommitDurability::Full, FORMAT, None)) }
+    }
+
+    /// Returns what the outbox has.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read.
+    pub fn contents(&self) -> Result<OutboxContents, OutboxError> {
+        let (position, events) = self.read(async |connection| {
+            let position: Option<(i64,)> =
+                sqlx::query_as("SELECT journal FROM position").fetch_optional(&mut *connection).await?;
+            let rows = sqlx::query("SELECT id, kind, at, body FROM event ORDER BY id");
+            let rows = rows.fetch_all(connection).await?;
+            let events = rows.iter().map(stored_event).collect::<Result<Vec<_>, _>>()?;
+            Ok((position.map(|(journal,)| journal.unsigned_abs()), events))
+        })?;
+        Ok(OutboxContents { position, events, deliveries: self.deliveries(u32::MAX)?, gone: self.gone()? })
+    }
+
+    /// Stores contents in place of the ones that the outbox has: all or nothing.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
+    pub fn restore(&self, contents: &OutboxContents) -> Result<(), OutboxError> {
+        let OutboxContents { position, events, deliveries, gone } = contents;
+        self.write(async |connection| {
+            sqlx::raw_sql(CLEAR).execute(&mut *connection).await?;
+            for OutboxEvent { id, kind, at, body } in events {
+                let put = "INSERT INTO event (id, kind, at, body) VALUES (?, ?, ?, ?)";
+                let put = sqlx::query(put).bind(id).bind(kind).bind(integer(at.get())).bind(body);
+                put.execute(&mut *connection).await?;
+            }
+            for record in deliveries {
+                let put = "INSERT INTO delivery (event, endpoint, state, tries, next, tried, result) \
+                           VALUES (?, ?, ?, ?, ?, ?, ?)";
+                let (tried, result) = record.last.as_ref().map(|(at, why)| (at.get(), why.as_str())).unzip();
+                let put = sqlx::query(put).bind(&record.event).bind(&record.endpoint);
+                let put = put.bind(record.state.name()).bind(i64::from(record.tries));
+                let put = put.bind(integer(record.next.map_or(0, UnixNanos::get)));
+                put.bind(tried.map(integer)).bind(result).execute(&mut *connection).await?;
+            }
+            for (endpoint, at) in gone {
+                let put = sqlx::query("INSERT INTO gone VALUES (?, ?)").bind(endpoint);
+                put.bind(integer(at.get())).execute(&mut *connection).await?;
+            }
+            if let Some(position) = position {
+                let put = sqlx::query("INSERT INTO position VALUES (1, ?)").bind(integer(*position));
+                put.execute(connection).await?;
+            }
+            Ok(())
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, SqliteFile> {
@@ -86,6 +140,16 @@ impl fmt::Debug for SqliteOutbox {
 
 fn failed(error: FormatError) -> OutboxError {
     OutboxError(error.to_string())
+}
+
+/// The event of a row with its columns.
+fn stored_event(row: &SqliteRow) -> Result<OutboxEvent, sqlx::Error> {
+    Ok(OutboxEvent {
+        id: row.try_get("id")?,
+        kind: row.try_get("kind")?,
+        at: time(row, "at")?,
+        body: row.try_get("body")?,
+    })
 }
 
 fn time(row: &SqliteRow, name: &str) -> Result<UnixNanos, sqlx::Error> {
@@ -155,12 +219,7 @@ impl EventOutbox for SqliteOutbox {
             for row in &rows {
                 let tries: i64 = row.try_get("tries")?;
                 let delivery = DueDelivery {
-                    event: OutboxEvent {
-                        id: row.try_get("id")?,
-                        kind: row.try_get("kind")?,
-                        at: time(row, "at")?,
-                        body: row.try_get("body")?,
-                    },
+                    event: stored_event(row)?,
                     endpoint: row.try_get("endpoint")?,
                     tries: u32::try_from(tries).unwrap_or(u32::MAX),
                 };

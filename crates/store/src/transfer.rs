@@ -1,12 +1,13 @@
 //! Copies keys, operators, audit log and ledger to empty stores elsewhere, and checks the copy. Must not know why.
 
 mod objects;
+mod outbox;
 
 use std::fmt;
 use std::sync::Arc;
 
 use headrace_identity::{AuditSummary, HashSecret, IdentityContents, IdentityError, StoreError};
-use headrace_ledger::{Journal as _, JournalError, JournalHistory, JournalRow};
+use headrace_ledger::{Journal as _, JournalError, JournalHistory, JournalRow, OutboxError};
 use headrace_objects::ObjectError;
 use headrace_postgres::{PostgresJournalFiller, PostgresKeyStore};
 
@@ -39,6 +40,8 @@ pub enum TransferError {
     Journal(JournalError),
     /// Objects, files or batches cannot be read or written.
     Objects(ObjectError),
+    /// The outbox of webhooks cannot be read or written.
+    Outbox(OutboxError),
     /// The copy differs from the source, or its ledger has faults.
     Differs {
         /// The difference.
@@ -52,6 +55,7 @@ impl fmt::Display for TransferError {
             Self::Identity(error) => error.fmt(f),
             Self::Journal(error) => error.fmt(f),
             Self::Objects(error) => error.fmt(f),
+            Self::Outbox(error) => error.fmt(f),
             Self::Differs { why } => write!(f, "the copy is not good: {why}"),
         }
     }
@@ -74,6 +78,12 @@ impl From<IdentityError> for TransferError {
 impl From<ObjectError> for TransferError {
     fn from(error: ObjectError) -> Self {
         Self::Objects(error)
+    }
+}
+
+impl From<OutboxError> for TransferError {
+    fn from(error: OutboxError) -> Self {
+        Self::Outbox(error)
     }
 }
 

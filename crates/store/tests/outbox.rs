@@ -5,7 +5,7 @@
 mod shared;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
@@ -107,6 +107,97 @@ fn results_are_shown_and_a_gone_endpoint_waits_until_it_is_resumed(place: &TestP
     assert_eq!(left, ["evt_3"]);
 }
 
+fn claims_at_the_same_time_share_no_delivery(place: &TestPlace) {
+    const ROUNDS: u64 = 40;
+    let gateways = [place.outbox(), place.outbox()];
+    let endpoints = names(&["ops"]);
+    gateways[0].position(0).unwrap();
+    let events: Vec<OutboxEvent> = (0..4 * ROUNDS).map(event).collect();
+    gateways[0].take_in(0, 1, &events, &endpoints).unwrap();
+    let (now, lease) = (UnixNanos::new(NOW.get() + 4 * ROUNDS), Duration::from_secs(600));
+    let start = Barrier::new(2);
+    let claimed = std::thread::scope(|scope| {
+        let claims = gateways.each_ref().map(|outbox| {
+            let (start, endpoints) = (&start, &endpoints);
+            scope.spawn(move || {
+                let mut claimed = Vec::new();
+                for _ in 0..ROUNDS {
+                    start.wait();
+                    claimed.extend(outbox.claim(endpoints, now, lease, 2).unwrap());
+                }
+                claimed
+            })
+        });
+        claims.map(|claims| claims.join().unwrap()).concat()
+    });
+    let mut found: Vec<&str> = claimed.iter().map(|due| due.event.id.as_str()).collect();
+    found.sort_unstable();
+    let mut all: Vec<&str> = events.iter().map(|event| event.id.as_str()).collect();
+    all.sort_unstable();
+    assert_eq!(found, all, "each delivery has one claim");
+}
+
+fn a_late_result_of_a_delivered_event_changes_nothing(place: &TestPlace) {
+    let (late, other) = (place.outbox(), place.outbox());
+    let endpoints = names(&["ops"]);
+    late.position(0).unwrap();
+    late.take_in(0, 1, &[event(1)], &endpoints).unwrap();
+    let now = UnixNanos::new(NOW.get() + 10);
+    let claim = |outbox: &Arc<dyn EventOutbox>| outbox.claim(&endpoints, now, Duration::ZERO, 1).unwrap();
+    // The lease of the first gateway ends before its endpoint answers.
+    let (first, second) = (claim(&late), claim(&other));
+    assert_eq!(first, second);
+    other.record(&second[0], now, "status 204", DeliveryOutcome::Delivered).unwrap();
+    let delivered = other.deliveries(10).unwrap();
+    assert_eq!((delivered[0].state, delivered[0].tries), (DeliveryState::Delivered, 1));
+    for outcome in [DeliveryOutcome::Retry(NOW), DeliveryOutcome::Failed, DeliveryOutcome::Delivered] {
+        late.record(&first[0], now, "no answer in time", outcome).unwrap();
+        assert_eq!(other.deliveries(10).unwrap(), delivered, "{outcome:?}");
+    }
+    assert!(claim(&late).is_empty());
+}
+
+fn an_outbox_is_copied_to_another_place_and_back_with_everything_that_waits(place: &TestPlace) {
+    let outbox = place.outbox();
+    let endpoints = names(&["ops", "mail"]);
+    let files = TestPlace::of_files();
+    assert_eq!((place.copy_outbox_to(&files), files.files_in_folder().len()), (0, 0), "nothing to copy");
+    outbox.position(7).unwrap();
+    outbox.take_in(7, 10, &[event(1), event(2), event(3)], &endpoints).unwrap();
+    let now = UnixNanos::new(NOW.get() + 10);
+    let later = DeliveryOutcome::Retry(now.after(Duration::from_secs(900)));
+    let due = outbox.claim(&names(&["ops"]), now, Duration::ZERO, 3).unwrap();
+    for (delivery, outcome) in due.iter().zip([DeliveryOutcome::Delivered, later, DeliveryOutcome::Failed]) {
+        outbox.record(delivery, now, "tried", outcome).unwrap();
+    }
+    let due = outbox.claim(&names(&["mail"]), now, Duration::ZERO, 1).unwrap();
+    outbox.record(&due[0], now, "status 410", DeliveryOutcome::EndpointGone).unwrap();
+    let all = |outbox: &Arc<dyn EventOutbox>| {
+        (outbox.position(0).unwrap(), outbox.deliveries(10).unwrap(), outbox.gone().unwrap())
+    };
+    let before = all(&outbox);
+    drop(outbox);
+    // The target has an outbox from before, which is replaced.
+    let old = files.outbox();
+    old.position(99).unwrap();
+    old.take_in(99, 100, &[event(9)], &endpoints).unwrap();
+    drop(old);
+    assert_eq!(place.copy_outbox_to(&files), 3);
+    assert_eq!(place.copy_outbox_to(&files), 3, "a copy can be repeated");
+    assert_eq!(all(&files.outbox()), before);
+    assert_eq!(files.copy_outbox_to(place), 3);
+    let back = place.outbox();
+    assert_eq!(all(&back), before);
+    back.resume("mail").unwrap();
+    let bodies: Vec<String> =
+        claim_all(&back, &endpoints, now).into_iter().map(|due| due.event.body).collect();
+    assert_eq!(bodies.len(), 3, "mail has three events: {bodies:?}");
+}
+
+fn claim_all(outbox: &Arc<dyn EventOutbox>, endpoints: &[String], now: UnixNanos) -> Vec<DueDelivery> {
+    outbox.claim(endpoints, now, Duration::from_secs(600), 10).unwrap()
+}
+
 /// Gateways that crash between any two steps, over one outbox.
 fn every_event_arrives_at_least_once_with_its_id(place: &TestPlace) {
     for seed in 0..6_u64 {
@@ -181,6 +272,9 @@ fn the_outbox_keeps_its_promises_in_files_and_databases() {
     check_all(&[
         ("taken in once", events_are_taken_in_once_and_claimed_by_one),
         ("results", results_are_shown_and_a_gone_endpoint_waits_until_it_is_resumed),
+        ("claims at once", claims_at_the_same_time_share_no_delivery),
+        ("late result", a_late_result_of_a_delivered_event_changes_nothing),
+        ("copied", an_outbox_is_copied_to_another_place_and_back_with_everything_that_waits),
         ("at least once", every_event_arrives_at_least_once_with_its_id),
     ]);
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use headrace_server::datadir::{self, SecretFiles};
+use headrace_store::{RECEIPT_KEYS, is_of_series};
 use headrace_trace::counted;
 
 use crate::arguments::backup::BackupArgs;
@@ -33,7 +34,8 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| failed(to, &error))?;
     let copied = datadir::stored(&from).copy_to(to, !args.no_traces);
     let mut files = copied.map_err(|error| CommandError::Other(error.to_string()))?;
-    if datadir::stored(&from).is_shared() {
+    let is_shared = datadir::stored(&from).is_shared();
+    if is_shared {
         // Keys and ledger come from the database, with the secrets that all gateways have in common.
         let keys = SecretFiles::of(&config);
         datadir::copy_shared(&from, to, &keys, crate::commands::transfer::progress())
@@ -42,7 +44,8 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     }
     for source in secret_files(&from)? {
         let name = source.strip_prefix(&from).unwrap_or(&source);
-        if to.join(name).exists() {
+        // The keys of the database sign receipts, and a key that the directory had before it joined must not.
+        if to.join(name).exists() || (is_shared && is_receipt_key(&source)) {
             continue;
         }
         copy_secret(&source, &to.join(name))?;
@@ -82,6 +85,11 @@ fn secret_files(from: &Path) -> Result<Vec<PathBuf>, CommandError> {
     }
     found.extend(Some(datadir::first_key_file(from)).filter(|file| file.exists()));
     Ok(found)
+}
+
+fn is_receipt_key(file: &Path) -> bool {
+    let name = file.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| is_of_series(name, RECEIPT_KEYS))
 }
 
 fn copy_secret(from: &Path, to: &Path) -> Result<(), CommandError> {

@@ -81,17 +81,31 @@ fn own(folder: &Path, sealer: Option<&SecretSealer>) -> Result<Vec<SecretBytes>,
     Ok(keys)
 }
 
-/// Writes the keys of a database to the files of a directory, in place of others.
+/// Writes the keys of a database to the files of a directory, in place of others. Changes nothing if the database has none.
 pub(super) fn copy_to(from: &Storage, dir: &Path, sealer: Option<&SecretSealer>) -> Result<(), DataDirError> {
     let nothing = |_: &[SecretBytes]| -> Result<_, DataDirError> { Ok(Vec::new()) };
     let Some(keys) = from.secret_series(RECEIPT_KEYS, sealer, nothing)? else { return Ok(()) };
     let folder = secrets_folder(dir);
     make_private(&folder)?;
-    for (number, key) in (1..=MAX_SERIES_SECRETS).zip(&keys) {
-        let name = series_name(RECEIPT_KEYS, number);
-        secrets::write(&folder.join(&name), &name, key, sealer)?;
+    if keys.is_empty() { Ok(()) } else { replace(&folder, &keys, sealer) }
+}
+
+/// Replaces the keys in the files of a folder.
+fn replace(folder: &Path, keys: &[SecretBytes], sealer: Option<&SecretSealer>) -> Result<(), DataDirError> {
+    let named: Vec<(String, &SecretBytes)> =
+        (1..=MAX_SERIES_SECRETS).map(|number| series_name(RECEIPT_KEYS, number)).zip(keys).collect();
+    // An older key with a higher number would sign.
+    for old in secrets::receipt_key_names(folder) {
+        if !named.iter().any(|(name, _)| *name == old) {
+            let path = folder.join(old);
+            std::fs::remove_file(&path).map_err(|source| DataDirError::Io {
+                doing: "remove",
+                path: path.clone(),
+                source,
+            })?;
+        }
     }
-    Ok(())
+    named.iter().try_for_each(|(name, key)| secrets::write(&folder.join(name), name, key, sealer))
 }
 
 impl DataDir {
@@ -111,5 +125,27 @@ impl DataDir {
             None => Err(DataDirError::OtherSecret(folder.join(series_name(RECEIPT_KEYS, 1)))),
         })
         .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_replace_others_leave_no_older_one_that_would_sign() {
+        let secret = |byte: u8| Zeroizing::new([byte; 32]);
+        for (before, after) in [(0, 2), (1, 1), (2, 1), (3, 2), (12, 1)] {
+            let folder = tempfile::tempdir().unwrap();
+            for number in 1..=before {
+                secrets::make(folder.path(), &series_name(RECEIPT_KEYS, number), None).unwrap();
+            }
+            std::fs::write(folder.path().join("key-hash"), "another secret").unwrap();
+            let keys: Vec<SecretBytes> = (1..=after).map(secret).collect();
+            replace(folder.path(), &keys, None).unwrap();
+            assert_eq!(own(folder.path(), None).unwrap(), keys, "{after} keys in place of {before}");
+            assert_eq!(secrets::receipt_key_names(folder.path()).len(), keys.len());
+            assert!(folder.path().join("key-hash").exists());
+        }
     }
 }

@@ -184,7 +184,7 @@ pub fn reseal(dir: &Path, from: Option<&Path>, to: &Path) -> Result<ResealReport
 }
 
 /// The names of the files of a folder with keys that sign receipts.
-fn receipt_key_names(folder: &Path) -> Vec<String> {
+pub(super) fn receipt_key_names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.filter(|name| is_of_series(name, RECEIPT_KEYS)).collect();

@@ -20,11 +20,11 @@ use super::{
 const LEASE: Duration = Duration::from_secs(15);
 
 impl DataDir {
-    /// Moves keys, operators, audit log and ledger to `to`, where there must be none, and remembers the place. Responses,
-    /// conversations, files, batches and stored answers go along if gateways share either place: otherwise they stay in
-    /// `objects_dir`, or in the directory without one. Files that were moved to a database are kept, with `.moved` at the end
-    /// of their names. `files` names the key that encrypts the secrets there. `progress` receives the number of copied rows
-    /// of the ledger.
+    /// Moves keys, operators, audit log, ledger and the outbox of webhooks to `to`, where there must be none, and remembers
+    /// the place. Responses, conversations, files, batches and stored answers go along if gateways share either place.
+    /// Otherwise they stay in `objects_dir`, or in the directory without one. Files that were moved to a database are kept,
+    /// with `.moved` at the end of their names. `files` names the key that encrypts the secrets there. `progress` receives
+    /// the number of copied rows of the ledger.
     ///
     /// # Errors
     /// [`DataDirError::Lock`] if a server uses `objects_dir`, [`DataDirError::InUse`] if gateways are running,
@@ -69,6 +69,8 @@ impl DataDir {
         self.move_receipt_keys(&target, sealer.as_ref())?;
         let secret = HashSecret::new(*self.key_hash);
         let report = self.storage.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
+        let outbox = self.storage.transfer_outbox_to(&target);
+        outbox.map_err(|error| DataDirError::Transfer(error.into()))?;
         let own = Storage::open(StorageUrl::of_folder(objects_dir), None);
         let [from, target] =
             [&self.storage, &target].map(|stores| if stores.is_shared() { stores } else { &own });
@@ -94,7 +96,7 @@ impl DataDir {
         if to.is_shared() {
             write_private(&record, &to.expose())?;
             // No server may start on the old files by mistake.
-            [StoreName::Identities, StoreName::Ledger]
+            [StoreName::Identities, StoreName::Ledger, StoreName::Outbox]
                 .iter()
                 .try_for_each(|store| mark_moved(&self.path().join(store.file())))?;
             let segments = Path::new(StoreName::Files.file()).with_extension("segments");
@@ -132,9 +134,9 @@ fn mark_moved(old: &Path) -> Result<(), DataDirError> {
     std::fs::rename(old, moved).map_err(io("rename", old))
 }
 
-/// Copies keys, operators, audit log, ledger, responses, conversations, files, batches and stored answers that a directory's server shares
-/// with others to files in the empty folder `to`, with their secrets. The gateways may run meanwhile. With the key of
-/// `files`, the secrets of the copy are encrypted.
+/// Copies keys, operators, audit log, ledger, the outbox of webhooks, responses, conversations, files, batches and stored
+/// answers that a directory's server shares with others to files in the empty folder `to`, with their secrets. The gateways
+/// may run meanwhile. With the key of `files`, the secrets of the copy are encrypted.
 ///
 /// # Errors
 /// Returns an error if a store cannot be read, or the copy cannot be written or has faults. [`DataDirError::Seal`] if the
@@ -155,6 +157,8 @@ pub fn copy_shared(
     let [key_hash, _] = shared;
     let target = Storage::open(StorageUrl::of_folder(to), None);
     let secret = HashSecret::new(*key_hash);
+    // Before the ledger, so that the copied journal has all rows up to the position of the outbox.
+    source.transfer_outbox_to(&target).map_err(|error| DataDirError::Transfer(error.into()))?;
     let report = source.transfer_to(&target, &secret, progress).map_err(DataDirError::Transfer)?;
     source.transfer_objects_to(&target).map_err(|error| DataDirError::Transfer(error.into()))?;
     Ok(report)

@@ -16,14 +16,14 @@ mod postgres;
 /// A place of stores. Dropping it removes a folder.
 pub(crate) struct TestPlace {
     storage: Storage,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl TestPlace {
     /// An empty folder.
     pub(crate) fn of_files() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Self { storage: Storage::open(StorageUrl::of_folder(folder.path()), None), _folder: folder }
+        Self { storage: Storage::open(StorageUrl::of_folder(folder.path()), None), folder }
     }
 
     /// Opens the store of responses and conversations, which may exist.
@@ -45,6 +45,17 @@ impl TestPlace {
     /// Opens the outbox of webhooks, which may exist.
     pub(crate) fn outbox(&self) -> Arc<dyn EventOutbox> {
         self.storage.outbox()
+    }
+
+    /// Copies the outbox of webhooks to another place. Returns the number of events.
+    pub(crate) fn copy_outbox_to(&self, to: &Self) -> u64 {
+        self.storage.transfer_outbox_to(&to.storage).unwrap()
+    }
+
+    /// The names of the files in the folder.
+    pub(crate) fn files_in_folder(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     /// Opens the store of files and batches, which may exist.
@@ -90,7 +101,7 @@ impl TestServer {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("postgres://headrace@127.0.0.1:{}/{name}", self.server.port());
         let url = StorageUrl::parse_in(&url, folder.path()).unwrap();
-        TestPlace { storage: Storage::open(url, None), _folder: folder }
+        TestPlace { storage: Storage::open(url, None), folder }
     }
 }
 
