@@ -9,7 +9,7 @@ const MAX_LABELS: usize = 16;
 /// Maximum bytes of a name. Labels with longer names are not kept.
 const MAX_NAME_BYTES: usize = 64;
 /// Maximum bytes of a value. The end of a longer value is not kept.
-const MAX_VALUE_BYTES: usize = 256;
+pub(crate) const MAX_VALUE_BYTES: usize = 256;
 /// The label by which usage can be grouped.
 const TAG: &str = "tag";
 
@@ -54,6 +54,30 @@ impl CallLabels {
     /// All labels, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+
+    /// Removes the labels whose name `is_removed`, and replaces the values for which `replaced` returns another one.
+    /// Returns whether a label changed. The caller removes labels that are empty then.
+    pub(crate) fn rewrite(
+        &mut self,
+        is_removed: impl Fn(&str) -> bool,
+        replaced: impl Fn(&str) -> Option<String>,
+    ) -> bool {
+        let before = self.0.len();
+        self.0.retain(|name, _| !is_removed(name));
+        let mut has_changed = self.0.len() < before;
+        for value in self.0.values_mut() {
+            if let Some(other) = replaced(value) {
+                *value = other.into();
+                has_changed = true;
+            }
+        }
+        has_changed
+    }
+
+    /// Whether all labels were removed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 

@@ -18,6 +18,7 @@ mod dialect_extras;
 mod encode;
 mod end_user;
 mod forgotten_name;
+mod forgotten_record;
 mod holder_tiers;
 mod http_date;
 mod id;

@@ -13,7 +13,7 @@ use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::worker_job::WorkerJob;
 use crate::{
-    CallLabels, Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId,
+    CallLabels, Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, Region, RequestId,
     TokenUser, UnixNanos, Usage, UsageSource,
 };
 
@@ -363,6 +363,9 @@ pub struct TraceRecord {
     /// The caller by its identity provider, if it sent a token instead of a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_user: Option<Arc<TokenUser>>,
+    /// The region of the server that made the record. `None` if it has none, or in records of versions without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub region: Option<Region>,
     /// The end user that the caller named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EndUser>,
@@ -482,6 +485,7 @@ impl TraceRecord {
             project: None,
             key: None,
             token_user: None,
+            region: None,
             user: None,
             labels: None,
             endpoint: None,

@@ -15,7 +15,7 @@ use headrace_objects::{
     FileRecord, FileStore, LineEnd, LineRecord, ObjectError, ObjectLimits, ObjectStore, ResponseRecord,
     ResponseStatus,
 };
-use headrace_postgres::{PostgresFiles, PostgresJournal, PostgresObjects, PostgresUrl};
+use headrace_postgres::{PostgresAddresses, PostgresFiles, PostgresJournal, PostgresObjects, PostgresUrl};
 use support::{PostgresServer, versions};
 
 const NOW: UnixNanos = UnixNanos::new(1_000);
@@ -205,5 +205,30 @@ fn a_response_in_progress_is_its_gateways_own_until_that_has_ended() {
                 .unwrap();
         }
         assert!((0..20).all(|number| is_there("z", number)), "the total counts no removed one");
+    }
+}
+
+#[test]
+fn a_gateway_that_is_not_live_is_known_by_its_name_and_a_command_is_not_one() {
+    for bin in versions() {
+        let server = PostgresServer::start(&bin);
+        let url: Arc<PostgresUrl> = Arc::new(server.url().parse().unwrap());
+        let addresses = PostgresAddresses::new(Arc::clone(&url));
+        let join = |name: &str, owner: u128| {
+            let mut journal = PostgresJournal::new(Arc::clone(&url)).named(name, "0");
+            journal.join(Owner::new(owner), 1).unwrap();
+            journal
+        };
+        let (mut a, mut b, mut command) = (join("a", 1), join("b", 2), join("headrace command", 3));
+        let live =
+            || -> Vec<String> { addresses.live().unwrap().into_iter().map(|gateway| gateway.name).collect() };
+        assert_eq!((live(), addresses.ended().unwrap()), (vec!["a".to_owned(), "b".to_owned()], vec![]));
+        for (journal, owner) in [(&mut a, 1), (&mut b, 2), (&mut command, 3)] {
+            journal.leave(Owner::new(owner)).unwrap();
+        }
+        assert_eq!((live(), addresses.ended().unwrap()), (vec![], vec!["a".to_owned(), "b".to_owned()]));
+        // It starts again, under another owner.
+        let _again = join("a", 4);
+        assert_eq!((live(), addresses.ended().unwrap()), (vec!["a".to_owned()], vec!["b".to_owned()]));
     }
 }

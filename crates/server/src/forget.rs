@@ -8,12 +8,14 @@ use headrace_admin::ForgottenStore;
 use headrace_admin_http::{OperatorSessions, PeerAccess};
 use headrace_domain::{ForgottenName, ProjectId};
 use headrace_store::{ForgottenRecords, Storage, StorageUrl};
-use headrace_trace::{ContentArchive, TraceRecorder};
+use headrace_trace::{ContentArchive, ContentRecorder, TraceRecorder};
 
+use crate::datadir::SecretFiles;
+use crate::other_gateways;
 use crate::session_file::SessionFile;
 
 /// Time limit for storing what waits, before it is searched.
-const FLUSH: Duration = Duration::from_secs(10);
+const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// The stores of a server, running or not.
 #[allow(missing_debug_implementations, reason = "holds stores and a client")]
@@ -23,11 +25,22 @@ pub struct UserForgetter {
     /// The stores of clients' objects.
     objects: Storage,
     contents: Arc<dyn ContentArchive>,
+    /// Bytes of the disk that stay free. `None` for the usual reserve.
+    min_free: Option<u64>,
     /// `None` if no server runs.
-    recorder: Option<Arc<TraceRecorder>>,
-    /// `None` if no other gateway has the same stores, or no server runs.
-    peers: Option<PeerAccess>,
+    recorders: Option<LiveRecorders>,
+    /// How long each recorder may take to store what waits.
+    flush_limit: Duration,
+    /// `None` if no other gateway has the same stores. The error says why the others cannot be asked.
+    peers: Option<Result<PeerAccess, String>>,
     sessions: SessionPlace,
+}
+
+/// The recorders of a running server, which have what is not stored yet.
+#[derive(Clone)]
+struct LiveRecorders {
+    traces: Arc<TraceRecorder>,
+    contents: Arc<ContentRecorder>,
 }
 
 /// Where the sessions of operators are.
@@ -42,8 +55,14 @@ enum SessionPlace {
 }
 
 impl UserForgetter {
-    /// The stores in a data directory. `objects_dir` is the directory of objects, if it is another one.
-    pub fn new(storage: &Storage, objects_dir: Option<&Path>, contents: Arc<dyn ContentArchive>) -> Self {
+    /// The stores in a data directory. `objects_dir` is the directory of objects, if it is another one. `min_free` bytes of
+    /// each disk stay free, or the usual reserve.
+    pub fn new(
+        storage: &Storage,
+        objects_dir: Option<&Path>,
+        min_free: Option<u64>,
+        contents: Arc<dyn ContentArchive>,
+    ) -> Self {
         let objects = match objects_dir.filter(|_| !storage.is_shared()) {
             Some(dir) => Storage::open(StorageUrl::of_folder(dir), None),
             None => storage.clone(),
@@ -52,22 +71,32 @@ impl UserForgetter {
             storage: storage.clone(),
             objects,
             contents,
-            recorder: None,
+            min_free,
+            recorders: None,
+            flush_limit: FLUSH_LIMIT,
             peers: None,
             sessions: SessionPlace::Nowhere,
         }
     }
 
-    /// Adds the recorder of a running server.
+    /// Adds the recorders of a running server.
     #[must_use]
-    pub(crate) fn with_recorder(self, recorder: &Arc<TraceRecorder>) -> Self {
-        Self { recorder: Some(Arc::clone(recorder)), ..self }
+    pub(crate) fn with_recorders(self, traces: &Arc<TraceRecorder>, contents: &Arc<ContentRecorder>) -> Self {
+        let recorders = LiveRecorders { traces: Arc::clone(traces), contents: Arc::clone(contents) };
+        Self { recorders: Some(recorders), ..self }
     }
 
     /// Adds the other gateways with the same stores.
     #[must_use]
     pub(crate) fn with_peers(self, peers: Option<PeerAccess>) -> Self {
-        Self { peers, ..self }
+        Self { peers: peers.map(Ok), ..self }
+    }
+
+    /// Adds the gateways that share the stores with the stopped gateway of a data directory. `own` is its name.
+    #[must_use]
+    pub fn with_gateways(self, data_dir: &Path, files: &SecretFiles<'_>, own: &str) -> Self {
+        let peers = other_gateways::access(data_dir, files, own);
+        Self { peers: peers.unwrap_or_else(|error| Some(Err(error.to_string()))), ..self }
     }
 
     /// Adds the sessions of operators of a running server.
@@ -88,10 +117,12 @@ impl UserForgetter {
     pub fn forget(&self, user: &str, project: Option<&ProjectId>) -> Vec<ForgottenStore> {
         let mut done = self.forget_here(user, project);
         if let Some(name) = ForgottenName::new(user) {
-            done.extend(self.objects.forget_in_objects(&name, project).into_iter().map(view));
+            done.extend(self.objects.forget_in_objects(&name, project, self.min_free).into_iter().map(view));
         }
-        if let Some(peers) = &self.peers {
-            done.extend(peers.forget(user, project));
+        match &self.peers {
+            Some(Ok(peers)) => done.extend(peers.forget(user, project)),
+            Some(Err(why)) => done.push(done_in("other gateways", Err(why.clone()))),
+            None => {}
         }
         done
     }
@@ -100,19 +131,21 @@ impl UserForgetter {
     /// sessions. A session belongs to no project, so it ends only without one.
     pub fn forget_here(&self, user: &str, project: Option<&ProjectId>) -> Vec<ForgottenStore> {
         let Some(name) = ForgottenName::new(user) else { return Vec::new() };
-        let mut waits = None;
-        if let Some(recorder) = &self.recorder {
-            if !recorder.flush(FLUSH) {
-                waits = Some("traces wait to be stored: try again".to_owned());
-            }
-            recorder.forget(&name, project);
+        let (mut traces_wait, mut contents_wait) = (false, false);
+        if let Some(LiveRecorders { traces, contents }) = &self.recorders {
+            traces_wait = !traces.flush(self.flush_limit);
+            contents_wait = !contents.flush(self.flush_limit);
+            traces.forget(&name, project);
         }
-        let mut done: Vec<_> = self.storage.forget_in_traces(&name, project).into_iter().map(view).collect();
-        if let (Some(first), Some(why)) = (done.first_mut(), waits) {
-            first.failed.get_or_insert(why);
+        let traces = self.storage.forget_in_traces(&name, project, self.min_free);
+        let mut done: Vec<_> = traces.into_iter().map(view).collect();
+        if let Some(first) = done.first_mut() {
+            note_waiting(first, traces_wait);
         }
         let contents = self.contents.forget(&name, project).map_err(|error| error.to_string());
-        done.push(done_in("contents", contents));
+        let mut contents = done_in("contents", contents);
+        note_waiting(&mut contents, contents_wait);
+        done.push(contents);
         let sessions = match (&self.sessions, project) {
             (SessionPlace::Nowhere, _) | (_, Some(_)) => None,
             (SessionPlace::Open(sessions), None) => Some(sessions.forget(user)),
@@ -120,6 +153,14 @@ impl UserForgetter {
         };
         done.extend(sessions.map(|ended| done_in("sessions", ended)));
         done
+    }
+}
+
+/// Reports records that the search could not find, because they are not stored yet.
+fn note_waiting(done: &mut ForgottenStore, waits: bool) {
+    if waits {
+        let why = format!("some {} wait to be stored: try again", done.store);
+        done.failed.get_or_insert(why);
     }
 }
 
@@ -135,4 +176,98 @@ fn view(found: ForgottenRecords) -> ForgottenStore {
     let ForgottenRecords { store, records, failed } = found;
     let store = store.file().trim_end_matches(".sqlite").to_owned();
     ForgottenStore { store, records, failed }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use headrace_domain::{
+        CallContent, ContentSink, Endpoint, RecordLevel, RecordPolicy, RequestId, SystemClock, UnixNanos,
+    };
+    use headrace_trace::{
+        CallCursor, ContentPage, ContentQuery, ContentRecorderConfig, ContentRedactor, ContentStore, Metrics,
+        MetricsConfig, RecorderConfig, StoredContent, TraceError,
+    };
+
+    use super::*;
+
+    /// A store whose writes wait until the other end is dropped.
+    struct HangingStore(Mutex<Receiver<()>>);
+
+    impl ContentStore for HangingStore {
+        fn append(&self, _: &[StoredContent]) -> Result<(), TraceError> {
+            let _ = self.0.lock().unwrap().recv();
+            Ok(())
+        }
+        fn sweep(&self, _: UnixNanos) -> Result<u64, TraceError> {
+            Ok(0)
+        }
+        fn get(&self, _: RequestId) -> Result<Option<StoredContent>, TraceError> {
+            Ok(None)
+        }
+        fn search(
+            &self,
+            _: &ContentQuery,
+            _: Option<CallCursor>,
+            _: usize,
+        ) -> Result<ContentPage, TraceError> {
+            Ok(ContentPage::default())
+        }
+        fn forget(&self, _: &ForgottenName, _: Option<&ProjectId>) -> Result<u64, TraceError> {
+            Ok(0)
+        }
+    }
+
+    struct NoRedactor;
+
+    impl ContentRedactor for NoRedactor {
+        fn redact(&self, _: &str) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn contents_that_wait_to_be_stored_are_reported_as_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(StorageUrl::of_folder(dir.path()), None);
+        let metrics = Arc::new(Metrics::new(&MetricsConfig::default()));
+        let traces = TraceRecorder::start(None, metrics, RecorderConfig::default()).unwrap();
+        let (release, released) = channel();
+        let contents = ContentRecorder::start(
+            Arc::new(HangingStore(Mutex::new(released))),
+            Arc::new(NoRedactor),
+            Arc::new(SystemClock::new()),
+            ContentRecorderConfig::default(),
+        );
+        let contents = contents.unwrap();
+        contents.record(Box::new(CallContent {
+            id: RequestId::from_bits(1),
+            started: UnixNanos::new(1),
+            org: None,
+            project: "web".parse().unwrap(),
+            key: None,
+            user: None,
+            endpoint: Endpoint::ChatCompletions,
+            model: None,
+            stream: false,
+            policy: RecordPolicy { level: RecordLevel::Full, keep_seconds: 60 },
+            request: "{}".into(),
+            request_cut: false,
+            answer: "{}".into(),
+            answer_cut: false,
+        }));
+        let archive = storage.contents(1 << 30, None);
+        let forgetter =
+            UserForgetter::new(&storage, None, Some(0), archive).with_recorders(&traces, &contents);
+        let hurried = UserForgetter { flush_limit: Duration::from_millis(20), ..forgetter.clone() };
+        let failed = |forgetter: &UserForgetter| -> Vec<String> {
+            let done = forgetter.forget_here("eva@example.com", None).into_iter();
+            done.filter(|store| store.failed.is_some()).map(|store| store.store).collect()
+        };
+        assert_eq!(failed(&hurried), ["contents"]);
+        drop(release);
+        assert_eq!(failed(&forgetter), [""; 0]);
+    }
 }

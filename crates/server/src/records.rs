@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{RequestId, TraceRecord};
+use headrace_domain::{Region, RequestId, TraceRecord};
 use headrace_gateway::{MadeReceipt, ReceiptUnavailable, Stored, StoredTrace, TraceLookup};
 use headrace_trace::{TraceContext, TraceError, TraceReader, TraceRecorder, answer_json, record_json};
 use serde_json::Value;
@@ -100,7 +100,10 @@ impl TraceLookup for StoredRecords {
     }
 
     fn block(&self, record: &TraceRecord) -> Value {
-        answer_json(record)
+        let mut json = answer_json(record);
+        // The recorder adds the region to the record when the call has ended.
+        json["region"] = self.recorder.region().map(Region::as_str).into();
+        json
     }
 
     fn traceparent(&self, record: &TraceRecord) -> Option<String> {

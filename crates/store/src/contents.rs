@@ -139,8 +139,8 @@ impl ContentArchive for SqliteContents {
         if self.exists() { scores::of(self, id) } else { Ok(Vec::new()) }
     }
 
-    fn create_dataset(&self, dataset: &CallDataset, items: &[StoredContent]) -> Result<bool, TraceError> {
-        datasets::create(self, dataset, items)
+    fn create_dataset(&self, dataset: &CallDataset, calls: &[RequestId]) -> Result<Option<u64>, TraceError> {
+        datasets::create(self, dataset, calls)
     }
 
     fn datasets(&self) -> Result<Vec<CallDataset>, TraceError> {

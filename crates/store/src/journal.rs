@@ -473,7 +473,8 @@ fn format_error(path: &Path, error: FormatError) -> JournalError {
             let number = |n: i32| u32::try_from(n).unwrap_or(u32::MAX);
             JournalError::NewerFormat { what, found: number(found), known: number(known) }
         }
-        FormatError::Foreign { .. } | FormatError::Empty { .. } => {
+        FormatError::DiskFull { why } => JournalError::Full(format!("{}: {why}", path.display())),
+        FormatError::Foreign { .. } | FormatError::Empty { .. } | FormatError::ReaderOpen => {
             JournalError::Io(format!("{}: {error}", path.display()))
         }
     }

@@ -13,7 +13,6 @@ mod sealing;
 mod secret_series;
 mod secrets;
 mod series_names;
-pub mod signing;
 mod sqlite;
 mod statement_error;
 mod storage;

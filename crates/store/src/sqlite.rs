@@ -16,6 +16,8 @@ use sqlx::sqlite::{
 };
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
+mod rewriting;
+
 /// What a commit guarantees if the power fails right after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitDurability {
@@ -323,23 +325,6 @@ impl SqliteFile {
         Ok(left)
     }
 
-    /// Writes the file anew and folds the log in, so that no byte of deleted rows is left in either. Takes space for a
-    /// copy of the file, and time in proportion to its size.
-    pub(crate) fn rewrite(&mut self) -> Result<(), FormatError> {
-        let rewritten = block_on(async {
-            let connection = self.connected().await?;
-            for statement in ["PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"]
-            {
-                sqlx::query(statement).execute(&mut *connection).await?;
-            }
-            Ok(())
-        });
-        if rewritten.is_err() {
-            self.close();
-        }
-        rewritten
-    }
-
     /// Undoes the shared changes.
     pub(crate) fn abandon(&mut self) {
         // Closing undoes uncommitted changes in any state of the connection.
@@ -446,6 +431,13 @@ pub(crate) enum FormatError {
         /// The expected content.
         what: &'static str,
     },
+    /// The disk has no room for a copy of the file.
+    DiskFull {
+        /// What was to be written, and what is free.
+        why: String,
+    },
+    /// A reader stays open, so that deleted bytes are still in the write-ahead log.
+    ReaderOpen,
 }
 
 /// SQLite's primary result code for a full disk.
@@ -471,6 +463,10 @@ impl fmt::Display for FormatError {
                 "the {what} has format {found}, and this program knows formats up to {known}: use a newer Headrace"
             ),
             Self::Empty { what } => write!(f, "the file holds no {what} yet"),
+            Self::DiskFull { why } => f.write_str(why),
+            Self::ReaderOpen => f.write_str(
+                "a reader of the file stays open, so that deleted bytes are still in its log: try again when it has ended",
+            ),
         }
     }
 }

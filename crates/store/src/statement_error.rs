@@ -18,6 +18,7 @@ impl From<FormatError> for StatementError {
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::Sqlite(error) => error.into(),
+            FormatError::DiskFull { why } => Self(ObjectError::DiskFull { why }),
             other => Self(ObjectError::Unavailable { why: other.to_string() }),
         }
     }

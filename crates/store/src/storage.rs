@@ -116,14 +116,16 @@ impl fmt::Debug for OpenedLedger {
 
 impl StoreName {
     /// All stores, in the order in which a copy must be made. Identities come before the ledger. A project that is
-    /// created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
+    /// created meanwhile is then at most in the ledger's copy, so no copied key lacks an account. The outbox comes before
+    /// the ledger. Its position is then at most the end of the copied journal, so a server on the copy misses no alert.
+    /// Some may be sent again, with the same id.
     const ALL: [Self; 9] = [
         Self::Identities,
+        Self::Outbox,
         Self::Ledger,
         Self::Objects,
         Self::Files,
         Self::Answers,
-        Self::Outbox,
         Self::Usage,
         Self::Traces,
         Self::Contents,
@@ -470,5 +472,18 @@ impl StorageReader {
 
     fn path(&self, store: StoreName) -> PathBuf {
         store.path(&self.url)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StoreName;
+
+    #[test]
+    fn identities_and_the_outbox_are_copied_before_the_ledger() {
+        let place = |name| StoreName::ALL.iter().position(|store| *store == name).unwrap();
+        for first in [StoreName::Identities, StoreName::Outbox] {
+            assert!(place(first) < place(StoreName::Ledger), "{first:?}");
+        }
     }
 }

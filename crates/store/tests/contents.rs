@@ -119,6 +119,10 @@ fn occurs(dir: &Path, needle: &str) -> bool {
     })
 }
 
+fn calls(contents: &[StoredContent]) -> Vec<RequestId> {
+    contents.iter().map(|content| content.id).collect()
+}
+
 #[test]
 fn a_forgotten_user_is_in_no_byte_of_the_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +142,7 @@ fn a_forgotten_user_is_in_no_byte_of_the_files() {
         created: UnixNanos::new(1),
         items: 0,
     };
-    assert!(store.create_dataset(&dataset("d"), &all[30..50]).unwrap());
+    assert_eq!(store.create_dataset(&dataset("d"), &calls(&all[30..50])).unwrap(), Some(20));
     let score = CallScore {
         id: RequestId::from_bits(1),
         name: RecordName::new("quality").unwrap(),
@@ -151,9 +155,9 @@ fn a_forgotten_user_is_in_no_byte_of_the_files() {
     assert!(occurs(dir.path(), name));
     let user = ForgottenName::new(name).unwrap();
     let odd = ProjectId::new("odd").unwrap();
-    assert_eq!(store.forget(&user, Some(&odd)).unwrap(), 10 + 5 + 1, "only in one project");
+    assert_eq!(store.forget(&user, Some(&odd)).unwrap(), 10 + 5 + 1 + 1, "of one project, with its score");
     assert!(occurs(dir.path(), name));
-    assert_eq!(store.forget(&user, None).unwrap(), 10 + 5 + 1 + 1, "the rest, and the score");
+    assert_eq!(store.forget(&user, None).unwrap(), 10 + 5 + 1, "the rest");
     assert!(!occurs(dir.path(), name));
     assert_eq!(found(&store, &ContentQuery::default()).len(), 40);
     assert_eq!(store.datasets().unwrap()[0].items, 10);
@@ -195,8 +199,11 @@ fn the_items_of_a_dataset_outlive_their_calls() {
         created: UnixNanos::new(9),
         items: 3,
     };
-    assert!(store.create_dataset(&dataset, &all[..3]).unwrap());
-    assert!(!store.create_dataset(&dataset, &all).unwrap(), "the name is taken");
+    let mut chosen = calls(&all[..2]);
+    chosen.push(RequestId::from_bits(999));
+    chosen.extend(calls(&all[2..3]));
+    assert_eq!(store.create_dataset(&dataset, &chosen).unwrap(), Some(3), "one content is gone");
+    assert_eq!(store.create_dataset(&dataset, &calls(&all)).unwrap(), None, "the name is taken");
     store.sweep(UnixNanos::new(10_000 * SECOND)).unwrap();
     assert_eq!(found(&store, &ContentQuery::default()), [0; 0]);
     assert_eq!(store.datasets().unwrap(), [dataset]);

@@ -83,6 +83,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         project: (org > 0).then(|| ProjectId::new(&format!("project-{}", org + numbers.below(2))).unwrap()),
         key: (org > 0).then(|| KeyId::new(&format!("key-{}", numbers.below(5))).unwrap()),
         token_user: None,
+        region: None,
         user: EndUser::named(["", "eva@example.com", "b\n"][numbers.below(3) as usize]),
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("best".to_owned()),

@@ -31,6 +31,7 @@ fn record(n: u64) -> TraceRecord {
         project: None,
         key: None,
         token_user: None,
+        region: None,
         user: None,
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("demo".to_owned()),

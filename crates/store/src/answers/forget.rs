@@ -6,6 +6,7 @@ use std::path::Path;
 use headrace_domain::{ForgottenName, ProjectId};
 
 use super::FORMAT;
+use crate::disk::DiskGuard;
 use crate::sqlite::{CommitDurability, SqliteFile};
 use crate::statement_error::StatementError;
 
@@ -13,32 +14,33 @@ use crate::statement_error::StatementError;
 /// were removed.
 ///
 /// # Errors
-/// An error if the file cannot be read or written.
+/// An error if the file cannot be read or written, or not be written anew.
 pub(crate) fn forget(
     path: &Path,
     user: &ForgottenName,
     project: Option<&ProjectId>,
+    guard: &DiskGuard,
 ) -> Result<u64, StatementError> {
     let mut database = SqliteFile::open(path, CommitDurability::Full, FORMAT)?;
-    let answers: Vec<(i64,)> = database.read(async |connection| {
-        let query = sqlx::query_as("SELECT seq FROM answer WHERE ?1 IS NULL OR project = ?1");
+    let answers: Vec<(i64, Vec<u8>)> = database.read(async |connection| {
+        let query = sqlx::query_as("SELECT seq, hold FROM answer WHERE ?1 IS NULL OR project = ?1");
         Ok::<_, StatementError>(query.bind(project.map(ProjectId::as_str)).fetch_all(connection).await?)
     })?;
     let mut removed = 0;
-    for (seq,) in answers {
+    for (seq, hold) in answers {
         let parts: Vec<(Vec<u8>,)> = database.read(async |connection| {
             let query = sqlx::query_as("SELECT data FROM part WHERE answer = ? ORDER BY at").bind(seq);
             Ok::<_, StatementError>(query.fetch_all(connection).await?)
         })?;
         let body: Vec<u8> = parts.into_iter().flat_map(|(part,)| part).collect();
-        if user.is_in(&body) {
-            database.write(async |connection| {
-                sqlx::query("DELETE FROM answer WHERE seq = ?").bind(seq).execute(connection).await?;
-                Ok::<_, StatementError>(())
+        // A streamed answer carries its texts in pieces.
+        if user.is_in(&body) || user.is_in_events(&body) {
+            removed += database.write(async |connection| {
+                let gone = sqlx::query("DELETE FROM answer WHERE seq = ? AND hold = ?").bind(seq).bind(hold);
+                Ok::<_, StatementError>(gone.execute(connection).await?.rows_affected())
             })?;
-            removed += 1;
         }
     }
-    database.rewrite()?;
+    database.rewrite(Some(guard))?;
     Ok(removed)
 }

@@ -111,10 +111,10 @@ impl SqliteContents {
         database.read(query).map_err(|error| self.failed("read", &error))
     }
 
-    /// Writes the file anew, without the bytes of what was deleted.
-    pub(super) fn rewrite(&self) -> Result<(), TraceError> {
+    /// Empties the write-ahead log, which has the bytes of deleted rows. Those of the file are overwritten.
+    pub(super) fn empty_log(&self) -> Result<(), TraceError> {
         let mut database = self.database.lock().unwrap_or_else(PoisonError::into_inner);
-        database.rewrite().map_err(|error| self.failed("rewrite", &error))
+        database.empty_log().map_err(|error| self.failed("empty the log of", &error))
     }
 
     pub(super) fn failed(&self, doing: &str, error: &FormatError) -> TraceError {

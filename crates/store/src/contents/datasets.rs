@@ -1,22 +1,25 @@
 //! Rows of datasets and their items.
 
+use headrace_domain::RequestId;
 use headrace_trace::{CallDataset, MAX_DATASET_ITEMS, MAX_DATASETS, RecordName, StoredContent, TraceError};
 
 use super::content_file::SqliteContents;
-use super::rows::{ContentRow, bind_content};
+use super::rows::ContentRow;
 
 /// The columns of an item: those of a content, with its number.
 const ITEM_COLUMNS: &str =
     "number AS seq, id, started, expires, org, project, key, user, model, facts, request, answer";
 
+/// Copies the contents of `calls` into a new dataset. Returns the number of items, which is smaller if contents are
+/// gone. `None` if there is a dataset of this name.
 pub(super) fn create(
     store: &SqliteContents,
     dataset: &CallDataset,
-    items: &[StoredContent],
-) -> Result<bool, TraceError> {
-    if items.len() as u64 > MAX_DATASET_ITEMS {
+    calls: &[RequestId],
+) -> Result<Option<u64>, TraceError> {
+    if calls.len() as u64 > MAX_DATASET_ITEMS {
         let what =
-            format!("a dataset may have {MAX_DATASET_ITEMS} items, and this one would have {}", items.len());
+            format!("a dataset may have {MAX_DATASET_ITEMS} items, and this one would have {}", calls.len());
         return Err(TraceError::TooMuch { what });
     }
     let record = serde_json::to_string(dataset)
@@ -29,17 +32,20 @@ pub(super) fn create(
         let insert = sqlx::query("INSERT OR IGNORE INTO dataset (name, record) VALUES (?, ?)");
         let insert = insert.bind(dataset.name.as_str()).bind(&record).execute(&mut *connection).await?;
         if insert.rows_affected() == 0 {
-            return Ok(Some(false));
+            return Ok(Some(None));
         }
-        for (number, item) in (1_i64..).zip(items) {
+        let mut items = 0_u64;
+        for call in calls {
             let insert = sqlx::query(
                 "INSERT INTO item (dataset, number, id, started, expires, org, project, key, user, model, facts, request, \
-                 answer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 answer) SELECT ?, ?, id, started, expires, org, project, key, user, model, facts, request, answer \
+                 FROM content WHERE id = ?",
             );
-            let insert = bind_content(insert.bind(dataset.name.as_str()).bind(number), item)?;
-            insert.execute(&mut *connection).await?;
+            let number = i64::try_from(items.saturating_add(1)).unwrap_or(i64::MAX);
+            let insert = insert.bind(dataset.name.as_str()).bind(number).bind(call.bits().to_be_bytes().to_vec());
+            items = items.saturating_add(insert.execute(&mut *connection).await?.rows_affected());
         }
-        Ok(Some(true))
+        Ok(Some(Some(items)))
     })?;
     created.ok_or_else(|| TraceError::TooMuch {
         what: format!("there may be {MAX_DATASETS} datasets: delete one (headrace datasets delete NAME)"),

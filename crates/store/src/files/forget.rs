@@ -1,17 +1,22 @@
-//! Removes files and batches that have the name of a user. Works on the store beside its server.
+//! Removes files, uploads and batches that have the name of a user. Works on the store beside its server.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use headrace_domain::{ForgottenName, ProjectId};
 
 use super::segments::SegmentFolder;
 use super::{FORMAT, rows};
+use crate::disk::DiskGuard;
 use crate::sqlite::{CommitDurability, SqliteFile};
 use crate::statement_error::StatementError;
 
+/// Requests of batches that are read at once.
+const LINES_AT_ONCE: i64 = 64;
+
 /// What was found in the files.
 pub(crate) struct ForgottenFiles {
-    /// Files and batches that were removed.
+    /// Files, uploads and batches that were removed.
     pub(crate) removed: u64,
     /// Batches that have the name and still run. They are left as they are.
     pub(crate) running: u64,
@@ -20,93 +25,159 @@ pub(crate) struct ForgottenFiles {
 /// Removes what has the name, and writes the database anew, so that no byte of it is left.
 ///
 /// # Errors
-/// An error if the store cannot be read or written.
+/// An error if the store cannot be read or written, or not be written anew.
 pub(crate) fn forget(
     path: &Path,
     user: &ForgottenName,
     project: Option<&ProjectId>,
+    guard: &DiskGuard,
 ) -> Result<ForgottenFiles, StatementError> {
-    let mut database = SqliteFile::open(path, CommitDurability::Full, FORMAT)?;
-    let segments = SegmentFolder::beside(path);
+    let database = SqliteFile::open(path, CommitDurability::Full, FORMAT)?;
     let project = project.map(ProjectId::as_str);
-    let files: Vec<(String, String)> = database.read(async |connection| {
-        let query = "SELECT id, name FROM file WHERE (?1 IS NULL OR project = ?1) AND state IN (1, 2)";
-        Ok::<_, StatementError>(sqlx::query_as(query).bind(project).fetch_all(connection).await?)
-    })?;
-    let mut removed = 0;
-    for (id, name) in files {
-        if !user.is_in(name.as_bytes()) && !holds(&mut database, &segments, &id, user)? {
+    let mut search = FileSearch { database, segments: SegmentFolder::beside(path), user, project };
+    let mut removed = search.forget_files()?;
+    removed += search.forget_uploads()?;
+    let mut running = 0;
+    for (id, has_ended) in search.batches()? {
+        if !has_ended {
+            running += 1;
             continue;
         }
-        database.write(async |connection| {
-            let hide = sqlx::query("UPDATE file SET state = 3 WHERE id = ?").bind(&id);
-            hide.execute(connection).await?;
-            Ok::<_, StatementError>(())
-        })?;
-        let names = database.read(async |connection| rows::segments(connection, &id).await)?;
-        for name in names {
-            segments.remove(&name).map_err(of_disk)?;
-        }
-        while database.write(async |connection| rows::remove_some(connection, &id).await)? {}
+        while search.database.write(async |connection| rows::remove_batch_step(connection, &id).await)? {}
         removed += 1;
     }
-    let (ended, running) = database.write(async |connection| {
-        let (mut ended, mut running) = (0, 0);
-        for term in user.terms() {
-            let batches: Vec<(String, bool)> = sqlx::query_as(
-                "SELECT id, gone IS NOT NULL FROM batch WHERE (?2 IS NULL OR project = ?2) AND (instr(state, ?1) OR \
-                 EXISTS (SELECT 1 FROM line WHERE batch = batch.id AND (instr(custom_id, ?1) OR instr(body, ?1) \
-                 OR instr(answer, ?1))))",
-            )
-            .bind(term.as_str())
-            .bind(project)
-            .fetch_all(&mut *connection)
-            .await?;
-            for (id, has_ended) in batches {
-                if !has_ended {
-                    running += 1;
-                    continue;
-                }
-                sqlx::query("DELETE FROM batch WHERE id = ?").bind(&id).execute(&mut *connection).await?;
-                rows::clear(connection, &id).await?;
-                ended += 1;
-            }
-        }
-        Ok::<_, StatementError>((ended, running))
-    })?;
-    database.rewrite()?;
-    Ok(ForgottenFiles { removed: removed + ended, running })
+    search.database.rewrite(Some(guard))?;
+    Ok(ForgottenFiles { removed, running })
 }
 
-/// Whether the bytes of a file contain the name. Reads it in pieces that overlap.
-fn holds(
-    database: &mut SqliteFile,
-    segments: &SegmentFolder,
-    id: &str,
-    user: &ForgottenName,
-) -> Result<bool, StatementError> {
-    let (mut at, mut piece) = (0_u64, Vec::new());
-    loop {
-        let some = database.read(async |connection| rows::segment_at(connection, id, at).await)?;
-        let mut read = match some {
-            Some((from, name)) => {
-                segments.read(&name, at.saturating_sub(from), rows::CHUNK_BYTES).map_err(of_disk)?
+/// The search for a name in one store.
+struct FileSearch<'a> {
+    database: SqliteFile,
+    segments: SegmentFolder,
+    user: &'a ForgottenName,
+    /// `None` for all projects.
+    project: Option<&'a str>,
+}
+
+impl FileSearch<'_> {
+    /// Removes files, and parts of uploads. Returns their number.
+    fn forget_files(&mut self) -> Result<u64, StatementError> {
+        let project = self.project;
+        let files: Vec<(String, String)> = self.database.read(async |connection| {
+            let query = "SELECT id, name FROM file WHERE (?1 IS NULL OR project = ?1) AND state IN (1, 2)";
+            Ok::<_, StatementError>(sqlx::query_as(query).bind(project).fetch_all(connection).await?)
+        })?;
+        let mut removed = 0;
+        for (id, name) in files {
+            if !self.user.is_in_text(&name) && !self.holds(&id)? {
+                continue;
             }
-            None => Vec::new(),
-        };
-        if read.is_empty() {
-            read = database.read(async |connection| rows::bytes(connection, id, at).await)?;
+            self.database.write(async |connection| {
+                let hide = sqlx::query("UPDATE file SET state = 3 WHERE id = ?").bind(&id);
+                hide.execute(connection).await?;
+                Ok::<_, StatementError>(())
+            })?;
+            self.remove_hidden(&id)?;
+            removed += 1;
         }
-        if read.is_empty() {
-            return Ok(false);
+        Ok(removed)
+    }
+
+    /// Removes uploads that have the name in that of their file, with their parts. Returns their number.
+    fn forget_uploads(&mut self) -> Result<u64, StatementError> {
+        let project = self.project;
+        let uploads: Vec<(String, String, String)> = self.database.read(async |connection| {
+            let query = "SELECT id, name, mime FROM upload WHERE ?1 IS NULL OR project = ?1";
+            Ok::<_, StatementError>(sqlx::query_as(query).bind(project).fetch_all(connection).await?)
+        })?;
+        let mut removed = 0;
+        for (id, name, mime) in uploads {
+            if !self.user.is_in_text(&name) && !self.user.is_in_text(&mime) {
+                continue;
+            }
+            let parts = self.database.write(async |connection| {
+                let gone = sqlx::query("DELETE FROM upload WHERE id = ?").bind(&id);
+                gone.execute(&mut *connection).await?;
+                rows::hide_parts(connection, &id).await
+            })?;
+            for part in parts {
+                self.remove_hidden(&part)?;
+            }
+            removed += 1;
         }
-        at = at.saturating_add(read.len() as u64);
-        piece.extend_from_slice(&read);
-        if user.is_in(&piece) {
-            return Ok(true);
+        Ok(removed)
+    }
+
+    /// The batches that have the name, each with whether it has ended.
+    fn batches(&mut self) -> Result<BTreeMap<String, bool>, StatementError> {
+        let (project, user) = (self.project, self.user);
+        let states: Vec<(String, bool, String)> = self.database.read(async |connection| {
+            let query = "SELECT id, gone IS NOT NULL, state FROM batch WHERE ?1 IS NULL OR project = ?1";
+            Ok::<_, StatementError>(sqlx::query_as(query).bind(project).fetch_all(connection).await?)
+        })?;
+        let named = states.into_iter().filter(|(_, _, state)| user.is_in(state.as_bytes()));
+        let mut found: BTreeMap<String, bool> = named.map(|(id, has_ended, _)| (id, has_ended)).collect();
+        let mut after = i64::MIN;
+        loop {
+            let lines: Vec<(i64, String, bool, String, String, String)> =
+                self.database.read(async |connection| {
+                    let query = sqlx::query_as(
+                        "SELECT line.rowid, batch.id, gone IS NOT NULL, custom_id, body, answer FROM line \
+                         JOIN batch ON batch.id = line.batch WHERE line.rowid > ?1 AND (?2 IS NULL OR project = ?2) \
+                         ORDER BY line.rowid LIMIT ?3",
+                    );
+                    let query = query.bind(after).bind(project).bind(LINES_AT_ONCE);
+                    Ok::<_, StatementError>(query.fetch_all(connection).await?)
+                })?;
+            let Some((last, ..)) = lines.last() else { return Ok(found) };
+            after = *last;
+            for (_, batch, has_ended, custom_id, body, answer) in lines {
+                let is_named = user.is_in_text(&custom_id)
+                    || user.is_in(body.as_bytes())
+                    || user.is_in(answer.as_bytes());
+                if is_named {
+                    found.insert(batch, has_ended);
+                }
+            }
         }
-        let kept = piece.len().saturating_sub(user.longest());
-        piece.drain(..kept);
+    }
+
+    /// Whether the bytes of a file contain the name. Reads it in pieces that overlap.
+    fn holds(&mut self, id: &str) -> Result<bool, StatementError> {
+        let (mut at, mut piece) = (0_u64, Vec::new());
+        loop {
+            let some = self.database.read(async |connection| rows::segment_at(connection, id, at).await)?;
+            let mut read = match some {
+                Some((from, name)) => {
+                    let from = at.saturating_sub(from);
+                    self.segments.read(&name, from, rows::CHUNK_BYTES).map_err(of_disk)?
+                }
+                None => Vec::new(),
+            };
+            if read.is_empty() {
+                read = self.database.read(async |connection| rows::bytes(connection, id, at).await)?;
+            }
+            if read.is_empty() {
+                return Ok(false);
+            }
+            at = at.saturating_add(read.len() as u64);
+            piece.extend_from_slice(&read);
+            if self.user.is_in(&piece) {
+                return Ok(true);
+            }
+            let kept = piece.len().saturating_sub(self.user.overlap_bytes());
+            piece.drain(..kept);
+        }
+    }
+
+    /// Removes a hidden file with its bytes.
+    fn remove_hidden(&mut self, id: &str) -> Result<(), StatementError> {
+        let names = self.database.read(async |connection| rows::segments(connection, id).await)?;
+        for name in names {
+            self.segments.remove(&name).map_err(of_disk)?;
+        }
+        while self.database.write(async |connection| rows::remove_some(connection, id).await)? {}
+        Ok(())
     }
 }
 

@@ -15,6 +15,8 @@ use crate::statement_error::StatementError;
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes of a file that one transaction removes.
 const REMOVED_AT_ONCE: i64 = 16 << 20;
+/// Requests of a batch that one transaction removes.
+const LINES_REMOVED_AT_ONCE: i64 = 1_000;
 /// How long an ended upload is remembered.
 const REMEMBERED_NANOS: i64 = 24 * 3600 * 1_000_000_000;
 
@@ -449,7 +451,11 @@ pub(super) async fn end_upload(
     hide_parts(connection, &upload.id).await
 }
 
-async fn hide_parts(connection: &mut SqliteConnection, upload: &str) -> Result<Vec<String>, StatementError> {
+/// Hides the parts of an upload. Returns their ids.
+pub(super) async fn hide_parts(
+    connection: &mut SqliteConnection,
+    upload: &str,
+) -> Result<Vec<String>, StatementError> {
     let ids: Vec<(String,)> =
         sqlx::query_as("UPDATE file SET state = ? WHERE upload = ? AND state = ? RETURNING id")
             .bind(GOING)
@@ -565,6 +571,21 @@ pub(super) async fn sweep_batches(
         clear(connection, id).await?;
     }
     Ok(gone.len() as u64)
+}
+
+/// Deletes a batch that has ended: some of its requests, or the batch itself if there are none left. Returns whether
+/// there is more to delete.
+pub(super) async fn remove_batch_step(
+    connection: &mut SqliteConnection,
+    batch: &str,
+) -> Result<bool, StatementError> {
+    let some = "DELETE FROM line WHERE batch = ?1 AND at IN (SELECT at FROM line WHERE batch = ?1 LIMIT ?2)";
+    let gone = sqlx::query(some).bind(batch).bind(LINES_REMOVED_AT_ONCE).execute(&mut *connection).await?;
+    if gone.rows_affected() > 0 {
+        return Ok(true);
+    }
+    sqlx::query("DELETE FROM batch WHERE id = ?").bind(batch).execute(connection).await?;
+    Ok(false)
 }
 
 /// Deletes all requests of a batch.
