@@ -41,9 +41,9 @@ pub use peers::search_all::{FleetSearch, OwnGateway};
 pub use peers::{GatewayPeer, GatewayPeers, PeerAccess};
 pub use router::openapi;
 pub use seams::{
-    AskedIn, CallRecords, CallView, Ended, LedgerCheck, ModelPrices, OpenHold, Pieces, PlaygroundAnswer,
-    PlaygroundCaller, PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel, ServerAdmin,
-    SettingInForce, StoredCheckpoint, TokenizeAsk, VerifyFinding,
+    AskedIn, CallRecords, CallView, Ended, FoundCall, LedgerCheck, ModelPrices, OpenHold, Pieces,
+    PlaygroundAnswer, PlaygroundCaller, PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel,
+    ServerAdmin, SettingInForce, StoredCheckpoint, TokenizeAsk, VerifyFinding,
 };
 pub use server::AdminHttp;
 pub use sessions::{

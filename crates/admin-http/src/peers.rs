@@ -43,6 +43,13 @@ pub trait GatewayPeers: Send + Sync {
     /// # Errors
     /// Returns why they cannot be read.
     fn others(&self) -> Result<Vec<GatewayPeer>, String>;
+
+    /// The names of other gateways that were live in the last days and are not now. They have files of their own. Waits
+    /// like [`GatewayPeers::others`].
+    ///
+    /// # Errors
+    /// Returns why they cannot be read.
+    fn ended(&self) -> Result<Vec<String>, String>;
 }
 
 /// Asks other gateways, and checks what they ask.

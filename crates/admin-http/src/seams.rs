@@ -6,7 +6,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use futures_util::Stream;
 use headrace_admin::{AdminError, ForgottenStore};
-use headrace_domain::{NanoDollars, ProjectId, UnixNanos};
+use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{OperatorRecord, ProjectRecord};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -340,7 +340,7 @@ pub trait CallRecords: Send + Sync {
     ///
     /// # Errors
     /// If traces cannot be read.
-    fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError>;
+    fn call(&self, id: &str, what: CallView) -> Result<Option<FoundCall>, AdminError>;
 
     /// The differences between two calls, by their records ([`CallView::Record`]), which may be those of other gateways.
     ///
@@ -381,6 +381,18 @@ pub trait CallRecords: Send + Sync {
 
     /// The calls that end from now on.
     fn ended(&self) -> Ended;
+}
+
+/// A view of a call, and the call that it is of. The name by which a call is found may fit several calls: a caller chooses
+/// its W3C trace id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FoundCall {
+    /// The call's own id: `req_…`.
+    pub id: String,
+    /// The organisation of the call. `None` for a call without a known caller.
+    pub org: Option<OrgId>,
+    /// The view.
+    pub view: Value,
 }
 
 /// A view of one call.

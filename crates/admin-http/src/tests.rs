@@ -10,12 +10,12 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use bytes::Bytes;
 use headrace_admin::{
-    AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, SecretText, ServerStatus,
+    AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, InvoiceParty, InvoiceSettings,
+    InvoiceSource, SecretText, ServerStatus, SignedAuditHead,
 };
 use headrace_domain::{AdminCode, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
     Directory, HashSecret, MemoryKeyStore, OperatorRecord, OperatorScope, Operators, ProjectRecord, Role,
-    SignedAuditHead,
 };
 use headrace_ledger::{GrantKind, Ledger, LocalLedgerAdmin, MemoryJournal, Owner};
 use http_body_util::BodyExt;
@@ -26,19 +26,20 @@ use tower_service::Service;
 use crate::connections::AdminConnection;
 use crate::listener::OnConnectionLine;
 use crate::seams::{
-    CallRecords, CallView, Ended, LedgerCheck, ModelPrices, OpenHold, PlaygroundAnswer, PlaygroundCaller,
-    PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel, ServerAdmin, SettingInForce,
-    StoredCheckpoint, TokenizeAsk,
+    CallRecords, CallView, Ended, FoundCall, LedgerCheck, ModelPrices, OpenHold, PlaygroundAnswer,
+    PlaygroundCaller, PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel, ServerAdmin,
+    SettingInForce, StoredCheckpoint, TokenizeAsk,
 };
 use crate::sessions::{OperatorSessions, SESSION_LIFETIME};
 use crate::who::CSRF_HEADER;
-use crate::{AdminHttp, AdminParts, ConsoleAsset, ConsolePages};
+use crate::{AdminHttp, AdminParts, ConsoleAsset, ConsolePages, PeerAccess};
 
 mod access;
 mod accounts;
 mod acts;
 mod budgets;
 mod document;
+mod gateways;
 mod matrix;
 mod org_scope;
 mod plays;
@@ -127,7 +128,8 @@ impl PromptInspector for EchoServer {
     }
 }
 
-/// A store with two calls: `req_1` of the organisation `o`, and `req_other` of another one.
+/// A store with three calls: `req_1` and `req_2` of the organisation `o`, and `req_other` of another one. `req_2` has no
+/// content and no receipt, and a W3C trace id that is also the id of a call of another gateway: `req_shared`.
 struct OneCall {
     ended: broadcast::Sender<Value>,
 }
@@ -141,13 +143,17 @@ impl CallRecords for OneCall {
     ) -> Result<Value, AdminError> {
         Ok(json!({ "data": named, "next": null }))
     }
-    fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError> {
-        let org = match id {
-            "req_1" => "o",
-            "req_other" => "other",
+    fn call(&self, id: &str, what: CallView) -> Result<Option<FoundCall>, AdminError> {
+        let (id, org) = match id {
+            "req_1" => ("req_1", "o"),
+            "req_2" | "req_shared" if !matches!(what, CallView::Content | CallView::Receipt) => {
+                ("req_2", "o")
+            }
+            "req_other" => ("req_other", "other"),
             _ => return Ok(None),
         };
-        Ok(Some(json!({ "id": id, "what": format!("{what:?}"), "org": org })))
+        let view = json!({ "id": id, "what": format!("{what:?}"), "org": org });
+        Ok(Some(FoundCall { id: id.to_owned(), org: Some(org.parse().unwrap()), view }))
     }
     fn compare(&self, a: &Value, b: &Value) -> Result<Value, AdminError> {
         Ok(json!({ "a": a["id"], "b": b["id"] }))
@@ -277,6 +283,13 @@ impl TestWorld {
         self
     }
 
+    /// The same server with other gateways.
+    pub(crate) fn with_peers(mut self, peers: PeerAccess) -> Self {
+        self.parts.peers = Some(peers);
+        self.router = AdminHttp::new(self.parts.clone()).router(CONNECTIONS);
+        self
+    }
+
     pub(crate) fn new() -> Self {
         let store = Arc::new(MemoryKeyStore::default());
         let secret = || HashSecret::new([7; 32]);
@@ -294,7 +307,20 @@ impl TestWorld {
             Box::new(ServerStatus::default),
         )
         .with_operators(operators)
-        .with_audit_signer(Box::new(|at, end| SignedAuditHead::sign(at, end, &[7; 32], |_| [0; 64])))
+        .with_invoices(InvoiceSource {
+            settings: Box::new(|| InvoiceSettings {
+                seller: Some(InvoiceParty { name: "Example GmbH".to_owned(), ..InvoiceParty::default() }),
+                ..InvoiceSettings::default()
+            }),
+            ..InvoiceSource::default()
+        })
+        .with_audit_signer(Box::new(|at, end| SignedAuditHead {
+            at,
+            rows: end.rows,
+            head: end.head.to_string(),
+            jws: "a.b.c".to_owned(),
+            keys: json!({ "keys": [] }),
+        }))
         .with_links(Box::new(move |id, now| {
             let (token, expires) = links.link(id, now).ok()?;
             Some((SecretText::new(format!("http://{HOST}/#sign-in={}", token.expose())), expires))

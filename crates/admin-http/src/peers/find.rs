@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::merge::MissingGateway;
 use super::{GatewayPeer, PeerAccess};
-use crate::seams::CallView;
+use crate::seams::{CallView, FoundCall};
 
 /// The path of a question for one call.
 pub(crate) const CALL: &str = "/gateway/v1/call";
@@ -13,8 +13,8 @@ pub(crate) const CALL: &str = "/gateway/v1/call";
 /// The answers of the other gateways about one call.
 #[derive(Debug, Default)]
 pub struct PeerAnswers {
-    /// The view of the call, and the name of its gateway. `None` if no gateway that answered knows it.
-    pub found: Option<(Value, String)>,
+    /// The call, and the name of its gateway. `None` if no gateway that answered knows it.
+    pub found: Option<(FoundCall, String)>,
     /// The gateways that did not answer.
     pub(crate) missing: Vec<MissingGateway>,
 }
@@ -37,12 +37,9 @@ impl PeerAccess {
             others.into_iter().map(|peer| async move { (self.ask(&peer, CALL, body).await, peer.name) });
         let mut answers = PeerAnswers::default();
         for (answer, gateway) in join_all(asked).await {
-            let found = answer.and_then(|mut answer| {
-                answer.get_mut("found").map(Value::take).ok_or_else(|| "its answer is empty".to_owned())
-            });
-            match found {
-                Ok(Value::Null) => {}
-                Ok(found) => answers.found = Some((found, gateway)),
+            match answer.and_then(found_in) {
+                Ok(None) => {}
+                Ok(Some(found)) => answers.found = Some((found, gateway)),
                 Err(why) => answers.missing.push(MissingGateway { gateway, why }),
             }
         }
@@ -60,4 +57,13 @@ impl PeerAccess {
         let runtime = runtime.map_err(|error| error.to_string())?;
         Ok(runtime.block_on(self.find(others, id, CallView::Record)))
     }
+}
+
+/// Reads the answer of a gateway. `None` if it does not know the call.
+///
+/// # Errors
+/// Returns why the answer cannot be read.
+pub(super) fn found_in(mut answer: Value) -> Result<Option<FoundCall>, String> {
+    let found = answer.get_mut("found").map(Value::take).ok_or_else(|| "its answer is empty".to_owned())?;
+    serde_json::from_value(found).map_err(|error| format!("its answer: {error}"))
 }

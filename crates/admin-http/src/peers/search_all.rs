@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use serde_json::{Map, Value, json};
 
-use super::find::CALL;
+use super::find::{CALL, found_in};
 use super::merge::{FleetCursor, GatewayPage, MissingGateway, merge};
 use super::{DEADLINE, GatewayPeer, PeerAccess, no_answer};
 use crate::seams::CallView;
@@ -95,11 +95,8 @@ impl PeerAccess {
             let body = json!({ "id": id, "view": CallView::Record.name() });
             async move {
                 for peer in peers {
-                    if let Ok(mut answer) = self.ask(peer, CALL, &body).await
-                        && let Some(found) = answer.get_mut("found").map(Value::take)
-                        && !found.is_null()
-                    {
-                        return Some(found);
+                    if let Ok(Some(found)) = self.ask(peer, CALL, &body).await.and_then(found_in) {
+                        return Some(found.view);
                     }
                 }
                 None

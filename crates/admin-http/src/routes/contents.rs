@@ -182,8 +182,7 @@ pub(crate) async fn scores(
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<CallScores>, ApiProblem> {
-    check_call(&app, &who, &call.id).await?;
-    let id = call_of(&call.id)?;
+    let id = call_of(&check_call(&app, &who, call.id).await?)?;
     match act(&app, &who, ContentAct::Scores { id }).await? {
         ContentReply::Scores { scores } => {
             Ok(Json(CallScores { data: scores.into_iter().map(ScoreView::from).collect() }))
@@ -198,8 +197,7 @@ pub(crate) async fn score(
     PathName(call): PathName<CallId>,
     JsonBody(NewScore { name, value, comment }): JsonBody<NewScore>,
 ) -> Result<CreatedBody<ScoreView>, ApiProblem> {
-    check_call(&app, &who, &call.id).await?;
-    let id = call_of(&call.id)?;
+    let id = call_of(&check_call(&app, &who, call.id).await?)?;
     match act(&app, &who, ContentAct::Score { id, name, value, comment }).await? {
         ContentReply::Scored { score } => Ok(CreatedBody(score.into())),
         reply => Err(other(reply)),
@@ -227,7 +225,7 @@ pub(crate) async fn create_dataset(
 ) -> Result<CreatedBody<DatasetView>, ApiProblem> {
     let filters = new.filters();
     let (name, limit) = (new.name, new.limit.unwrap_or(USUAL_ITEMS));
-    let create = ContentAct::CreateDataset { name, org: new.org, filters, limit };
+    let create = ContentAct::CreateDataset { name, filters, limit };
     match act(&app, &who, create).await? {
         ContentReply::DatasetCreated { dataset } => {
             app.changed(DATASETS);

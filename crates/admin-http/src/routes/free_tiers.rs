@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::NoContent;
 use axum::{Extension, Json};
-use headrace_admin::{AdminCommand, AdminReply, FreeTierView, LotAct, LotReply};
+use headrace_admin::{AdminReply, FreeTierView, LotAct, LotReply};
 use headrace_domain::{BudgetName, ModelName, OrgId, TierName};
 use headrace_ledger::FreeTier;
 use schemars::JsonSchema;
@@ -14,6 +14,7 @@ use crate::input::{JsonBody, PathName};
 use crate::problem::ApiProblem;
 use crate::routes::ById;
 use crate::routes::budgets::{BudgetRuleShown, MeasureShown, NewBudgetRule, ScopeShown, WindowShown};
+use crate::routes::lots::run_lot_act;
 use crate::values::Name;
 use crate::who::AuthenticatedOperator;
 
@@ -69,18 +70,11 @@ impl From<FreeTierView> for FreeTierShown {
     }
 }
 
-async fn run(app: &AdminApp, who: &AuthenticatedOperator, act: LotAct) -> Result<LotReply, ApiProblem> {
-    match app.run(who, AdminCommand::Lots { act }).await? {
-        AdminReply::Lots(reply) => Ok(reply),
-        other => Err(unexpected(other)),
-    }
-}
-
 pub(crate) async fn list(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
 ) -> Result<Json<Vec<FreeTierShown>>, ApiProblem> {
-    match run(&app, &who, LotAct::ListFree).await? {
+    match run_lot_act(&app, &who, LotAct::ListFree).await? {
         LotReply::FreeTiers(tiers) => Ok(Json(tiers.into_iter().map(Into::into).collect())),
         other => Err(unexpected(AdminReply::Lots(other))),
     }
@@ -96,7 +90,7 @@ pub(crate) async fn set(
     let (hard, thresholds) = (None, None);
     let rule = NewBudgetRule { scope, org, subject, tier, window, zone, measure, limit, hard, thresholds };
     let tier = FreeTier { rule: rule.named(id)?, models: models.map(Into::into) };
-    match run(&app, &who, LotAct::SetFree { tier }).await? {
+    match run_lot_act(&app, &who, LotAct::SetFree { tier }).await? {
         LotReply::FreeSet(tier) => {
             app.changed(CHANGED);
             Ok(Json(tier.into()))
@@ -110,7 +104,7 @@ pub(crate) async fn remove(
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(ById { id }): PathName<ById<BudgetName>>,
 ) -> Result<NoContent, ApiProblem> {
-    run(&app, &who, LotAct::RemoveFree { name: id }).await?;
+    run_lot_act(&app, &who, LotAct::RemoveFree { name: id }).await?;
     app.changed(CHANGED);
     Ok(NoContent)
 }

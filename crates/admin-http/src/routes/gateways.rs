@@ -23,7 +23,7 @@ use crate::peers::search_all::SEARCH;
 use crate::peers::{DEADLINE, GatewayPeer, PeerAccess, no_answer};
 use crate::problem::ApiProblem;
 use crate::routes::search::{Search, SearchAsk};
-use crate::seams::CallView;
+use crate::seams::{CallView, FoundCall};
 
 /// The path of a question for the load.
 pub(super) const LOAD: &str = "/gateway/v1/load";
@@ -166,34 +166,43 @@ pub(crate) async fn search(app: &AdminApp, ask: SearchAsk) -> Result<Value, ApiP
     Ok(merge(&position, pages, missing, ask.limit))
 }
 
-/// Returns a view of a call, from this gateway or from the other one that answered the call, with the name of that gateway.
-/// `None` if no gateway knows the call.
+/// A view of a call, and the gateway that answered the call.
+#[derive(Debug)]
+pub(crate) struct LocatedCall {
+    pub(crate) call: FoundCall,
+    /// `None` if there can be no other gateway.
+    pub(crate) gateway: Option<String>,
+}
+
+impl LocatedCall {
+    /// The view with the name of the gateway.
+    pub(crate) fn into_view(self) -> Value {
+        let Self { call, gateway } = self;
+        let mut view = call.view;
+        if let (Value::Object(fields), Some(gateway)) = (&mut view, gateway) {
+            fields.insert("gateway".to_owned(), gateway.into());
+        }
+        view
+    }
+}
+
+/// Finds a view of a call at all live gateways: at this one, or at the other one that answered the call. `None` if no gateway
+/// knows the call. The caller checks whose call was found, because a name may fit several.
 ///
 /// # Errors
 /// If traces cannot be read, or no gateway that answered knows the call and others did not answer.
-pub(crate) async fn look(app: &AdminApp, id: String, view: CallView) -> Result<Option<Value>, ApiProblem> {
-    let found = find(app, id, view).await?;
-    Ok(found.map(|(found, gateway)| match gateway {
-        Some(gateway) => named(found, &gateway),
-        None => found,
-    }))
-}
-
-/// Finds a view of a call at all live gateways, with the name of the call's gateway if there can be several. `None` if no
-/// gateway knows the call.
-///
-/// # Errors
-/// As for [`look`].
 pub(crate) async fn find(
     app: &AdminApp,
     id: String,
     view: CallView,
-) -> Result<Option<(Value, Option<String>)>, ApiProblem> {
+) -> Result<Option<LocatedCall>, ApiProblem> {
     let here = id.clone();
     let found = app.ask_calls(move |calls| calls.call(&here, view)).await??;
-    let Some(access) = app.peers() else { return Ok(found.map(|found| (found, None))) };
-    if let Some(found) = found {
-        return Ok(Some((found, Some(access.peers().own().name))));
+    let Some(access) = app.peers() else {
+        return Ok(found.map(|call| LocatedCall { call, gateway: None }));
+    };
+    if let Some(call) = found {
+        return Ok(Some(LocatedCall { call, gateway: Some(access.peers().own().name) }));
     }
     let there = async {
         let (peers, missing) = others(app, access).await;
@@ -206,7 +215,7 @@ pub(crate) async fn find(
         .unwrap_or_else(|why| PeerAnswers { missing: vec![why], ..PeerAnswers::default() });
     let silent = answers.silent();
     match (answers.found, silent) {
-        (Some((found, gateway)), _) => Ok(Some((found, Some(gateway)))),
+        (Some((call, gateway)), _) => Ok(Some(LocatedCall { call, gateway: Some(gateway) })),
         (None, None) => Ok(None),
         (None, Some(silent)) => {
             let message = format!(
@@ -215,14 +224,6 @@ pub(crate) async fn find(
             Err(ApiProblem::not_found(message))
         }
     }
-}
-
-/// Adds a gateway's name to the view of a call.
-fn named(mut found: Value, gateway: &str) -> Value {
-    if let Value::Object(fields) = &mut found {
-        fields.insert("gateway".to_owned(), gateway.into());
-    }
-    found
 }
 
 /// Reads the other live gateways.

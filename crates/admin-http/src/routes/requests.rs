@@ -2,6 +2,7 @@
 
 use axum::extract::State;
 use axum::{Extension, Json};
+use headrace_admin::content_filter_words;
 use headrace_domain::{AdminCode, ProjectId};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use crate::app::AdminApp;
 use crate::input::{PathName, QueryInput};
 use crate::org_scope::{is_within, narrow};
 use crate::problem::ApiProblem;
-use crate::routes::gateways;
+use crate::routes::gateways::{self, LocatedCall};
 use crate::routes::search::{Search, query};
 use crate::seams::{CallRecords, CallView};
 use crate::values::Name;
@@ -95,7 +96,27 @@ pub(crate) async fn search(
         return Err(ApiProblem::new(AdminCode::Role, "this role may not search contents").at(Some("content")));
     }
     narrow(&who.operator, &mut ask.named)?;
+    if is_content {
+        let words = content_filter_words(ask.named.iter().map(|(name, value)| (*name, value.as_str())));
+        app.note(&who, "content.search", "contents".to_owned(), words).await?;
+    }
     gateways::search(&app, ask).await.map(Json)
+}
+
+/// Finds a view of a call that the operator may see. Calls of other organisations answer as missing. `None` if the call has
+/// no such view.
+async fn find(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    id: String,
+    what: CallView,
+) -> Result<Option<LocatedCall>, ApiProblem> {
+    let id = check_call(app, who, id).await?;
+    match gateways::find(app, id, what).await? {
+        // Another gateway may know another call by the same name.
+        Some(found) if !is_own(who, &found) => Err(gone()),
+        found => Ok(found),
+    }
 }
 
 async fn look(
@@ -104,22 +125,26 @@ async fn look(
     id: String,
     what: CallView,
 ) -> Result<Json<Value>, ApiProblem> {
-    check_call(&app, who, &id).await?;
-    gateways::look(&app, id, what).await?.map(Json).ok_or_else(gone)
+    find(&app, who, id, what).await?.map(|found| Json(found.into_view())).ok_or_else(gone)
 }
 
-/// Checks that a call belongs to the operator's organisation. Calls of others answer as missing.
+/// Whether a call belongs to the operator's organisation.
+fn is_own(who: &AuthenticatedOperator, found: &LocatedCall) -> bool {
+    who.operator.org.is_none() || who.operator.org == found.call.org
+}
+
+/// Checks that a call belongs to the operator's organisation. Calls of others answer as missing. Returns the id of the call
+/// that was checked, by which it must be found from then on.
 pub(crate) async fn check_call(
     app: &AdminApp,
     who: &AuthenticatedOperator,
-    id: &str,
-) -> Result<(), ApiProblem> {
-    let Some(org) = &who.operator.org else { return Ok(()) };
-    let trace = gateways::look(app, id.to_owned(), CallView::Trace).await?.ok_or_else(gone)?;
-    match trace["org"] == org.as_str() {
-        true => Ok(()),
-        false => Err(gone()),
+    id: String,
+) -> Result<String, ApiProblem> {
+    if who.operator.org.is_none() {
+        return Ok(id);
     }
+    let found = gateways::find(app, id, CallView::Trace).await?.ok_or_else(gone)?;
+    if is_own(who, &found) { Ok(found.call.id) } else { Err(gone()) }
 }
 
 pub(crate) async fn one(
@@ -151,14 +176,12 @@ pub(crate) async fn content(
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
-    check_call(&app, &who, &call.id).await?;
-    let found = gateways::look(&app, call.id, CallView::Content).await?;
+    let found = find(&app, &who, call.id, CallView::Content).await?;
     let message = "nothing is recorded of this call's request and answer, or it is no longer kept: see `records` of its project";
     let found = found.ok_or_else(|| ApiProblem::not_found(message))?;
     // Who reads what callers wrote is in the audit log, before it is shown.
-    let id = found["id"].as_str().unwrap_or_default().to_owned();
-    app.note(&who, "content.read", id, String::new()).await?;
-    Ok(Json(found))
+    app.note(&who, "content.read", found.call.id.clone(), String::new()).await?;
+    Ok(Json(found.into_view()))
 }
 
 pub(crate) async fn cost(
@@ -174,13 +197,13 @@ pub(crate) async fn receipt(
     Extension(who): Extension<AuthenticatedOperator>,
     PathName(call): PathName<CallId>,
 ) -> Result<Json<Value>, ApiProblem> {
-    check_call(&app, &who, &call.id).await?;
     let no_receipt = || {
         ApiProblem::not_found(
             "this call has no receipt: it was refused, failed before any work, is not settled yet, or its trace is no longer kept",
         )
     };
-    gateways::look(&app, call.id, CallView::Receipt).await?.map(Json).ok_or_else(no_receipt)
+    let found = find(&app, &who, call.id, CallView::Receipt).await?;
+    found.map(|found| Json(found.into_view())).ok_or_else(no_receipt)
 }
 
 pub(crate) async fn compare(
@@ -190,25 +213,19 @@ pub(crate) async fn compare(
 ) -> Result<Json<Value>, ApiProblem> {
     let CompareQuery { a, b } = query;
     let (a, b) = tokio::join!(record(&app, &who, a), record(&app, &who, b));
-    let ((a, a_ran), (b, b_ran)) = (a?, b?);
-    let mut compared = ask(&app, move |calls| calls.compare(&a, &b)).await?;
-    if let (Some(a_ran), Some(b_ran), Value::Object(fields)) = (a_ran, b_ran, &mut compared) {
+    let (a, b) = (a?, b?);
+    let (a_record, b_record) = (a.call.view, b.call.view);
+    let mut compared = ask(&app, move |calls| calls.compare(&a_record, &b_record)).await?;
+    if let (Some(a_ran), Some(b_ran), Value::Object(fields)) = (a.gateway, b.gateway, &mut compared) {
         fields.insert("gateways".to_owned(), serde_json::json!({ "a": a_ran, "b": b_ran }));
     }
     Ok(Json(compared))
 }
 
-/// The record of a call that the operator may see, from the gateway that answered the call, with the gateway's name.
-async fn record(
-    app: &AdminApp,
-    who: &AuthenticatedOperator,
-    id: String,
-) -> Result<(Value, Option<String>), ApiProblem> {
+/// The record of a call that the operator may see, from the gateway that answered the call.
+async fn record(app: &AdminApp, who: &AuthenticatedOperator, id: String) -> Result<LocatedCall, ApiProblem> {
     let found = gateways::find(app, id, CallView::Record).await?.ok_or_else(gone)?;
-    match &who.operator.org {
-        Some(org) if found.0["org"] != org.as_str() => Err(gone()),
-        _ => Ok(found),
-    }
+    if is_own(who, &found) { Ok(found) } else { Err(gone()) }
 }
 
 pub(crate) async fn usage(

@@ -2,7 +2,9 @@
 
 use axum::extract::State;
 use axum::{Extension, Json};
-use headrace_admin::{AdminCommand, AdminReply, AuditAct, AuditReply, AuditView, ServerStatus};
+use headrace_admin::{
+    AdminCommand, AdminReply, AuditAct, AuditReply, AuditView, ServerStatus, SignedAuditHead,
+};
 use headrace_domain::OrgId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -173,17 +175,15 @@ pub(crate) async fn shadow(
 /// A signed statement of where the audit log ends. `headrace audit verify` checks it.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct AuditHead {
-    /// The format of the statement: 1.
-    version: u32,
     at: Time,
     /// The number of rows.
     rows: u64,
     /// The hash of the last row, in hexadecimal.
     head: String,
-    /// The public Ed25519 key, in hexadecimal.
-    key: String,
-    /// The signature, in hexadecimal.
-    signature: String,
+    /// What counts: the three values above, signed. A JWS in compact form (RFC 7515) with the algorithm EdDSA.
+    jws: String,
+    /// The public key as a JWK set (RFC 7517).
+    keys: Value,
 }
 
 pub(crate) async fn audit_head(
@@ -191,14 +191,9 @@ pub(crate) async fn audit_head(
     Extension(who): Extension<AuthenticatedOperator>,
 ) -> Result<Json<AuditHead>, ApiProblem> {
     match app.run(&who, AdminCommand::AuditLog { act: AuditAct::Head }).await? {
-        AdminReply::AuditLog(AuditReply::Head { head }) => Ok(Json(AuditHead {
-            version: head.version,
-            at: Time(head.at),
-            rows: head.rows,
-            head: head.head,
-            key: head.key,
-            signature: head.signature,
-        })),
+        AdminReply::AuditLog(AuditReply::Head { head: SignedAuditHead { at, rows, head, jws, keys } }) => {
+            Ok(Json(AuditHead { at: Time(at), rows, head, jws, keys }))
+        }
         other => Err(unexpected(other)),
     }
 }

@@ -52,12 +52,19 @@ async fn what_belongs_to_another_organisation_answers_as_missing() {
     let bearer = format!("Bearer {key}");
     let headers = [("authorization", bearer.as_str())];
     let OtherOrg { key, user, account, operator, scim } = &other;
+    let invoice = json!({ "org": "other", "month": "2020-01" });
+    let made = world.by(Role::Owner, Method::POST, "/invoices", invoice).await;
+    assert_eq!((made.status.as_u16(), made.body["number"].as_str()), (201, Some("INV-1")), "{made:?}");
     let get = |path: &str| ("GET", path.to_owned(), Value::Null);
     let rows = [
         ("PATCH", "/projects/app".to_owned(), json!({ "limits": {} })),
         ("PUT", "/projects/app/budget".to_owned(), json!({ "limit": "1" })),
         ("PUT", "/projects/app/low-balance".to_owned(), json!({ "policy": "cap" })),
         get("/lots?org=other"),
+        get("/invoices/INV-1"),
+        get("/invoices/INV-1/csv"),
+        get("/invoices/INV-1/html"),
+        get("/invoice-draft?org=other&month=2026-11"),
         get("/projects/app/grants"),
         get("/statement?project=app&month=2026-11"),
         ("POST", "/projects".to_owned(), json!({ "id": "x", "org": "other" })),
@@ -97,6 +104,11 @@ async fn what_belongs_to_another_organisation_answers_as_missing() {
             assert_eq!(refused.status.as_u16(), 404, "{method} {path}: {refused:?}");
         }
     }
+    let get = |path: &'static str| world.call(Method::GET, path, &headers, Value::Null);
+    let (foreign, missing) = (get("/admin/v1/invoices/INV-1").await, get("/admin/v1/invoices/INV-9").await);
+    assert_eq!(foreign.body.to_string().replace("INV-1", "INV-9"), missing.body.to_string());
+    let listed = get("/admin/v1/invoices").await;
+    assert_eq!((listed.status.as_u16(), &listed.body), (200, &json!([])), "{listed:?}");
     let played = world
         .call(
             Method::POST,

@@ -108,9 +108,9 @@ async fn calls_are_asked_for_by_name() {
         let one = world.by(Role::Viewer, Method::GET, &path, Value::Null).await;
         assert_eq!(one.body["what"], what, "{path}");
     }
-    assert_eq!(get("/requests/req_2").await.status.as_u16(), 404);
+    assert_eq!(get("/requests/req_9").await.status.as_u16(), 404);
     assert_eq!(get("/requests/compare?a=req_1&b=req_1").await.status.as_u16(), 200);
-    assert_eq!(get("/requests/compare?a=req_1&b=req_2").await.status.as_u16(), 404);
+    assert_eq!(get("/requests/compare?a=req_1&b=req_9").await.status.as_u16(), 404);
     assert_eq!(get("/requests/compare?a=req_1").await.status.as_u16(), 400);
     assert_eq!(get("/usage?by=org&interval=day").await.body, json!([["by", "org"], ["interval", "day"]]));
     assert_eq!(get("/statement?project=p&month=2026-11").await.body["month"], "2026-11");
