@@ -282,7 +282,7 @@ pub enum AdminCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before: Option<u64>,
     },
-    /// Exports, signs or verifies the audit log.
+    /// Exports the audit log, or signs its end.
     AuditLog {
         /// The act.
         act: AuditAct,

@@ -1,7 +1,7 @@
 //! Commands about recorded requests and answers, scores, datasets and forgotten users as serializable data. Contains no
 //! decisions.
 
-use headrace_domain::{OrgId, ProjectId, RequestId};
+use headrace_domain::{ProjectId, RequestId};
 use headrace_trace::{CallDataset, CallScore, RecordName, ScoreValue};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,6 +25,11 @@ pub enum ContentAct {
         /// Maximum number of contents: 1 to 500.
         limit: usize,
     },
+    /// Writes the audit row of a search for contents that the command line makes in the files itself.
+    NoteSearch {
+        /// Filters by name, as in [`headrace_trace::CallQuery::set`].
+        filters: Vec<(String, String)>,
+    },
     /// Returns the scores of a call.
     Scores {
         /// The call.
@@ -42,13 +47,10 @@ pub enum ContentAct {
         #[serde(default)]
         comment: String,
     },
-    /// Creates a dataset from recorded requests and answers.
+    /// Creates a dataset from recorded requests and answers. It is limited to an organisation if the filters name one.
     CreateDataset {
         /// The dataset's name.
         name: RecordName,
-        /// The organisation to whose calls it is limited. `None` for all.
-        #[serde(default)]
-        org: Option<OrgId>,
         /// Filters by name.
         filters: Vec<(String, String)>,
         /// Maximum number of items. The newest contents are taken.
@@ -99,6 +101,8 @@ pub enum ContentReply {
         /// The cursor of the next page, or the number of the last item. `None` if there are no more.
         next: Option<String>,
     },
+    /// The search is in the audit log.
+    SearchNoted,
     /// The scores of a call, by name.
     Scores {
         /// The scores.

@@ -26,7 +26,7 @@ mod tier_act;
 mod webhook_act;
 
 pub use account_act::{AccountAct, AccountReply, GroupMapping, ListedAccounts, UserChange};
-pub use audit_act::{AuditAct, AuditLine, AuditReply};
+pub use audit_act::{AuditAct, AuditLine, AuditReply, SignedAuditHead};
 pub use budget_act::{BudgetAct, BudgetAlertView, BudgetCounterView, BudgetRuleView};
 pub use command::{AdminCommand, AdminReply, AuditView, GrantView, ServerStatus, StoreView, TotalsView};
 pub use content_act::{ContentAct, ContentReply, ForgottenStore};
@@ -51,6 +51,7 @@ pub use secret_text::SecretText;
 pub use service::{
     AdminService, AuditSigner, ContentAccess, DefaultLimits, DefaultsSource, ForgetSource, Grant, LinkSource,
     NowSource, ReceiptKeySource, RecentSource, ReloadSource, RouteSource, StatusSource, UpstreamSource,
+    content_filter_words, unknown_invoice,
 };
 pub use tier_act::TierAct;
 pub use webhook_act::{DeliveryView, WebhookAct, WebhookReply, WebhookSource, WebhookView};

@@ -562,7 +562,8 @@ mod refunds;
 mod tiers;
 
 pub use audit::AuditSigner;
-pub use contents::{ContentAccess, ForgetSource};
+pub use contents::{ContentAccess, ForgetSource, content_filter_words};
+pub use invoices::unknown_invoice;
 pub use money::Grant;
 pub use operators::LinkSource;
 

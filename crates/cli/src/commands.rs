@@ -46,7 +46,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use headrace_admin::{
-    AdminCommand, AdminError, AdminReply, AdminService, ContentAccess, ControlError, ServerStatus, control,
+    AdminCommand, AdminError, AdminReply, AdminService, ContentAccess, ContentAct, ControlError,
+    ServerStatus, control,
 };
 use headrace_config::{ConfigError, ServerSettings, reference};
 use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
@@ -212,7 +213,7 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
         .with_operators(operators)
         .with_invoices(of_stopped_server(config))
-        .with_contents(contents_alone(config, &dir));
+        .with_contents(contents_alone(config, &dir, &command));
     let service = match audit_heads::signer(&dir.gateway_secret()) {
         Ok(signer) => service.with_audit_signer(signer),
         Err(why) => return Err(CommandError::Other(why)),
@@ -236,11 +237,19 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
 }
 
 /// The recorded requests and answers in the directory of a stopped server.
-fn contents_alone(config: &ServerSettings, dir: &DataDir) -> ContentAccess {
+fn contents_alone(config: &ServerSettings, dir: &DataDir, command: &AdminCommand) -> ContentAccess {
     let archive = dir.storage().contents(config.contents.max_total_bytes, None);
-    let objects_dir = config.storage.objects_dir.as_deref();
-    let forgetter = UserForgetter::new(dir.storage(), objects_dir, Arc::clone(&archive))
+    let (objects_dir, min_free) = (config.storage.objects_dir.as_deref(), config.storage.min_free_bytes);
+    let forgetter = UserForgetter::new(dir.storage(), objects_dir, min_free, Arc::clone(&archive))
         .with_session_file(&config.data_dir);
+    let forgetter = match command {
+        // Only this command asks the other gateways.
+        AdminCommand::Contents { act: ContentAct::Forget { .. } } => {
+            let files = SecretFiles::of(config);
+            forgetter.with_gateways(&config.data_dir, &files, &config.storage.gateway_name)
+        }
+        _ => forgetter,
+    };
     ContentAccess {
         archive,
         flush: Box::new(|| ()),

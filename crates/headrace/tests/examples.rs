@@ -451,7 +451,7 @@ fn the_examples_of_every_help_text_work() {
     environment.succeeds("headrace datasets create refunds", "a dataset to replay");
     // The files that examples read.
     environment
-        .succeeds("headrace audit export > audit.jsonl && headrace audit key > audit-key", "an export");
+        .succeeds("headrace audit export > audit.jsonl && headrace audit key > audit-keys.json", "an export");
     let body = r#"{"messages": [{"role": "user", "content": "What is a KV cache?"}]}"#;
     for name in ["body.json", "turn1.json", "turn2.json", "prompt.txt"] {
         std::fs::write(environment.path().join(name), body).unwrap();

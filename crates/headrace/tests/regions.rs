@@ -7,7 +7,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Server, said};
+use common::{Server, question, said};
 use headrace_fault_server::FaultServer;
 use serde_json::{Value, json};
 
@@ -124,4 +124,31 @@ async fn pinned_calls_stay_where_they_may_be() {
     assert_eq!(ask(&server, &acme, "headrace-demo").await.0, 200);
     assert_eq!(ask(&server, &narrow, "headrace-demo").await.1, "region_not_allowed");
     server.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_keeps_its_region_and_its_receipt_when_the_server_gets_another_region() {
+    let root = tempfile::tempdir().unwrap();
+    let serve = |region: &str, bootstrap: Option<&str>| {
+        let text = format!(
+            "[server]\nregion = \"{region}\"\n[[models]]\nname = \"headrace-demo\"\npath = \"builtin:demo\"\n"
+        );
+        let mut server = Server::serve(root.path(), &text, bootstrap);
+        KEY.clone_into(&mut server.key);
+        server
+    };
+    let mut server = serve("us", Some(KEY));
+    let answer = server.send(KEY, &question(json!({ "max_tokens": 1 }))).await;
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    assert!(answer.text().await.unwrap().contains("chat.completion"));
+    let (trace, receipt) = (format!("/v1/requests/{id}"), format!("/v1/receipts/{id}"));
+    let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let (status, first) = server.get(&receipt).await;
+    assert_eq!((status, &json(&first)["content"]["region"]), (200, &json!("us")), "{first}");
+    assert_eq!(json(&server.get(&trace).await.1)["region"], "us");
+    server.stop();
+    let server = serve("eu", None);
+    assert_eq!(json(&server.get(&trace).await.1)["region"], "us");
+    assert_eq!(server.get(&receipt).await, (200, first.clone()));
+    assert_eq!(json(&server.ok(&["receipt", &id])), json(&first), "the command makes the same");
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_admin::{AdminError, ForgottenStore};
-use headrace_admin_http::{CallRecords, CallView, Ended};
+use headrace_admin_http::{CallRecords, CallView, Ended, FoundCall};
 use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::StorageReader;
@@ -83,6 +83,40 @@ impl KnownCalls {
         Ok(None)
     }
 
+    /// A view of a call. `None` if the call has no such view.
+    fn view(&self, record: &TraceRecord, what: CallView) -> Result<Option<Value>, AdminError> {
+        Ok(match what {
+            CallView::Trace => Some(self.names.added(operator_json(record))),
+            CallView::Explain => {
+                Some(to_json(&explain_beside(self.reader.as_ref(), record).map_err(failed)?)?)
+            }
+            CallView::Record => {
+                let text = encode_record(record).map_err(failed)?;
+                let record = serde_json::from_str(&text).map_err(|error| invalid(&error.to_string()))?;
+                Some(record)
+            }
+            CallView::Content => {
+                let content = self.contents.get(record.request_id).map_err(failed)?;
+                content.map(|content| content.json())
+            }
+            CallView::Cost => Some(to_json(&why_cost(record))?),
+            CallView::Receipt => {
+                let receipt = self.receipts.receipt(record).map_err(|error| AdminError {
+                    code: AdminCode::StoreFailed,
+                    message: error.to_string(),
+                    remedy: String::new(),
+                })?;
+                receipt.map(|receipt| receipt.json())
+            }
+            CallView::Beside => {
+                let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
+                let beside = beside.unwrap_or_default();
+                let rows: Vec<Value> = beside.iter().map(|row| self.names.added(row.json())).collect();
+                Some(json!({ "data": rows, "next": null }))
+            }
+        })
+    }
+
     /// Builds a query from its named parts.
     fn query<Q: Default>(
         &self,
@@ -116,38 +150,10 @@ impl CallRecords for KnownCalls {
         Ok(page)
     }
 
-    fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError> {
+    fn call(&self, id: &str, what: CallView) -> Result<Option<FoundCall>, AdminError> {
         let Some(record) = self.find(id)? else { return Ok(None) };
-        Ok(match what {
-            CallView::Trace => Some(self.names.added(operator_json(&record))),
-            CallView::Explain => {
-                Some(to_json(&explain_beside(self.reader.as_ref(), &record).map_err(failed)?)?)
-            }
-            CallView::Record => {
-                let text = encode_record(&record).map_err(failed)?;
-                let record = serde_json::from_str(&text).map_err(|error| invalid(&error.to_string()))?;
-                Some(record)
-            }
-            CallView::Content => {
-                let content = self.contents.get(record.request_id).map_err(failed)?;
-                content.map(|content| content.json())
-            }
-            CallView::Cost => Some(to_json(&why_cost(&record))?),
-            CallView::Receipt => {
-                let receipt = self.receipts.receipt(&record).map_err(|error| AdminError {
-                    code: AdminCode::StoreFailed,
-                    message: error.to_string(),
-                    remedy: String::new(),
-                })?;
-                receipt.map(|receipt| receipt.json())
-            }
-            CallView::Beside => {
-                let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
-                let beside = beside.unwrap_or_default();
-                let rows: Vec<Value> = beside.iter().map(|row| self.names.added(row.json())).collect();
-                Some(json!({ "data": rows, "next": null }))
-            }
-        })
+        let view = self.view(&record, what)?;
+        Ok(view.map(|view| FoundCall { id: record.request_id.to_string(), org: record.org.clone(), view }))
     }
 
     fn compare(&self, a: &Value, b: &Value) -> Result<Value, AdminError> {
@@ -179,7 +185,6 @@ impl CallRecords for KnownCalls {
     }
 
     fn forget(&self, user: &str, project: Option<&ProjectId>) -> Vec<ForgottenStore> {
-        self.contents.wait();
         self.forgetter.forget_here(user, project)
     }
 

@@ -75,4 +75,10 @@ impl GatewayPeers for SharedGateways {
         let others = live.into_iter().filter(|gateway| Some(gateway.owner) != own);
         Ok(others.map(|gateway| GatewayPeer { name: gateway.name, address: gateway.address }).collect())
     }
+
+    fn ended(&self) -> Result<Vec<String>, String> {
+        let mut ended = self.addresses.ended().map_err(|error| error.to_string())?;
+        ended.retain(|name| *name != self.own.name);
+        Ok(ended)
+    }
 }

@@ -92,12 +92,12 @@ impl OperatorAccess {
         let gateways = SharedGateways::open(data_dir.storage(), &stores.ledger, own);
         let secret = data_dir.gateway_secret();
         let peers = gateways.as_ref().map(|gateways| gateways.access(&secret, clock)).transpose()?;
-        let objects_dir = config.storage.objects_dir.as_deref();
-        let forgetter =
-            UserForgetter::new(data_dir.storage(), objects_dir, Arc::clone(&stores.contents.store))
-                .with_recorder(recorder)
-                .with_peers(peers.clone())
-                .with_sessions(console.as_ref().map(AdminListener::sessions));
+        let archive = Arc::clone(&stores.contents.store);
+        let (objects_dir, min_free) = (config.storage.objects_dir.as_deref(), config.storage.min_free_bytes);
+        let forgetter = UserForgetter::new(data_dir.storage(), objects_dir, min_free, archive)
+            .with_recorders(recorder, &stores.contents.recorder)
+            .with_peers(peers.clone())
+            .with_sessions(console.as_ref().map(AdminListener::sessions));
         let service = admin_service(roles, reloader, &live_stats, context);
         let service = service.with_contents(content_access(&stores.contents, &forgetter));
         let service = service.with_audit_signer(audit_heads::signer(&secret)?);

@@ -22,21 +22,46 @@ pub struct GatewaySearch {
     pub silent: Option<String>,
 }
 
-/// All live gateways of a database.
-struct AllGateways(PostgresAddresses);
+/// The gateways of a database, for a command on a machine whose own gateway may not run.
+struct AllGateways {
+    addresses: PostgresAddresses,
+    /// The name of the machine's own gateway. Empty if it does not matter.
+    own: String,
+}
 
 impl GatewayPeers for AllGateways {
     fn own(&self) -> GatewayPeer {
-        GatewayPeer { name: String::new(), address: None }
+        GatewayPeer { name: self.own.clone(), address: None }
     }
 
     fn others(&self) -> Result<Vec<GatewayPeer>, String> {
-        let live = self.0.live().map_err(|error| error.to_string())?;
+        let live = self.addresses.live().map_err(|error| error.to_string())?;
         Ok(live
             .into_iter()
             .map(|gateway| GatewayPeer { name: gateway.name, address: gateway.address })
             .collect())
     }
+
+    fn ended(&self) -> Result<Vec<String>, String> {
+        let mut ended = self.addresses.ended().map_err(|error| error.to_string())?;
+        ended.retain(|name| *name != self.own);
+        Ok(ended)
+    }
+}
+
+/// The access to the gateways that share the stores of a data directory. `None` if the directory has its stores for
+/// itself.
+///
+/// # Errors
+/// Returns an error if the shared secrets cannot be read. The inner result says why there is no HTTP client.
+pub(crate) fn access(
+    dir: &Path,
+    files: &SecretFiles<'_>,
+    own: &str,
+) -> Result<Option<Result<PeerAccess, String>>, DataDirError> {
+    let Some((addresses, secret)) = datadir::gateway_access(dir, files)? else { return Ok(None) };
+    let gateways = Arc::new(AllGateways { addresses, own: own.to_owned() });
+    Ok(Some(PeerAccess::new(gateways, &secret, Arc::new(SystemClock::new()))))
 }
 
 /// Asks the live gateways that share the stores of a data directory for a call, by its id or that of its answer. Finds
@@ -45,16 +70,13 @@ impl GatewayPeers for AllGateways {
 /// # Errors
 /// Returns an error if the shared secrets cannot be read.
 pub fn find_call(dir: &Path, files: &SecretFiles<'_>, id: &str) -> Result<GatewaySearch, DataDirError> {
-    let Some((addresses, secret)) = datadir::gateway_access(dir, files)? else {
-        return Ok(GatewaySearch::default());
-    };
-    let access = PeerAccess::new(Arc::new(AllGateways(addresses)), &secret, Arc::new(SystemClock::new()));
+    let Some(access) = access(dir, files, "")? else { return Ok(GatewaySearch::default()) };
     let answers = match access.and_then(|access| access.find_record(id)) {
         Ok(answers) => answers,
         Err(why) => return Ok(GatewaySearch { found: None, silent: Some(why) }),
     };
     let mut silent = answers.silent();
-    let found = answers.found.and_then(|(record, gateway)| match decode_record(&record.to_string()) {
+    let found = answers.found.and_then(|(found, gateway)| match decode_record(&found.view.to_string()) {
         Ok(record) => Some((record, gateway)),
         Err(error) => {
             silent = Some(format!("{gateway}: {error}"));
@@ -70,9 +92,7 @@ pub fn find_call(dir: &Path, files: &SecretFiles<'_>, id: &str) -> Result<Gatewa
 /// # Errors
 /// Returns an error if the shared secrets cannot be read.
 pub fn fleet(dir: &Path, files: &SecretFiles<'_>) -> Result<Option<FleetReader>, DataDirError> {
-    let Some((addresses, secret)) = datadir::gateway_access(dir, files)? else { return Ok(None) };
-    let access = PeerAccess::new(Arc::new(AllGateways(addresses)), &secret, Arc::new(SystemClock::new()));
-    Ok(Some(FleetReader(access)))
+    Ok(access(dir, files, "")?.map(FleetReader))
 }
 
 /// Reads calls of all live gateways.

@@ -10,7 +10,7 @@ pub(crate) use live::LiveReceipts;
 
 use std::fmt;
 
-use headrace_domain::{Region, TraceRecord, UnixNanos};
+use headrace_domain::{CallOutcome, TraceRecord, UnixNanos};
 use headrace_jwt::{SignedTextError, TextKeySet, TextSigningKey};
 use headrace_ledger::{JournalError, JournalHistory, find_settlement};
 use headrace_store::SecretBytes;
@@ -84,7 +84,7 @@ impl ReceiptSigner {
         &self.public
     }
 
-    /// Makes the receipt of a call that a gateway in this region answered. `None` if the ledger has not settled the call.
+    /// Makes the receipt of a call. `None` if the call was refused, or the ledger has not settled it.
     ///
     /// # Errors
     /// [`ReceiptError::Journal`] if the journal cannot be read.
@@ -92,12 +92,15 @@ impl ReceiptSigner {
         &self,
         record: &TraceRecord,
         journal: &dyn JournalHistory,
-        region: Option<&Region>,
     ) -> Result<Option<CallReceipt>, ReceiptError> {
+        if matches!(record.outcome, CallOutcome::Refused(_)) {
+            // The journal has no settlement of it, and a search for one would read hours of rows.
+            return Ok(None);
+        }
         let ended = UnixNanos::new(record.started.get().saturating_add(record.duration_ns));
         let found = find_settlement(journal, record.request_id.hold(), record.started, ended)?;
         Ok(found.map(|settlement| {
-            let content = receipt_json(record, &settlement, region);
+            let content = receipt_json(record, &settlement);
             let signed = self.newest.sign(RECEIPT_TYPE, &content);
             CallReceipt { content, signed }
         }))
@@ -148,3 +151,6 @@ pub fn verify_receipt<'k>(
     let (content, key) = keys.verify(RECEIPT_TYPE, &signed)?;
     Ok((content, &key.id))
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,6 +72,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// first token counts from the complete request. Stages that are not `inside` another stage follow each other and sum
 /// to `duration_us`, which is `server_us` plus `client_us`. Money is integer nano-dollars and a string of dollars.
 ///
+/// - `region`: the region of the server that handled the call, if it has one.
 /// - `attempts`: one entry per attempt to answer a prompt, with the prompt, the worker, the times and the `outcome`.
 ///   The outcome is `answered`, `refused` before any work, `failed`, `outrun` by a faster attempt, or `cut_short`
 ///   because the call ended earlier. `refused` and `failed` include the code and the reason. `model` is set if a
@@ -122,6 +123,7 @@ pub fn record_json(record: &TraceRecord) -> Value {
         "project": record.project.as_ref().map(|id| id.as_str()),
         "key": record.key.as_ref().map(|id| id.as_str()),
         "token_user": record.token_user,
+        "region": record.region,
         "user": record.user,
         "metadata": record.labels,
         "endpoint": record.endpoint.map(|endpoint| endpoint.name()),

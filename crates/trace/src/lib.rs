@@ -72,7 +72,7 @@ pub use recorded::SharedRecord;
 pub use recorder::{RecorderConfig, TraceRecorder};
 pub use rounds::round_lines;
 pub use seam::{RecordObserver, TraceReader, TraceStore, UsageReader, WritePace};
-pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
+pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, fixed_moment, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
 pub use statement::{Month, MonthStatement, StatementLine};
 pub use table::{slowest_table, table};

@@ -8,10 +8,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use headrace_domain::{ForgottenName, ProjectId, RequestId, TraceRecord, TraceSink};
+use headrace_domain::{ForgottenName, ProjectId, Region, RequestId, TraceRecord, TraceSink};
 use parking_lot::Mutex;
 
-use crate::codec::encode_record;
 use crate::live::LiveCalls;
 use crate::metrics::DropReason;
 use crate::names::other_names;
@@ -45,6 +44,8 @@ pub struct RecorderConfig {
     /// Maximum refusals of unknown callers that are stored per second. Further ones are counted and kept in memory for
     /// a while. Zero stores none.
     pub strangers_per_second: u32,
+    /// The region of this server, which every record gets. `None` if it has none.
+    pub region: Option<Region>,
 }
 
 impl Default for RecorderConfig {
@@ -55,6 +56,7 @@ impl Default for RecorderConfig {
             batch_records: 256,
             linger: Duration::from_millis(25),
             strangers_per_second: 10,
+            region: None,
         }
     }
 }
@@ -85,6 +87,7 @@ pub struct TraceRecorder {
     /// Worker jobs: they push no call's record out.
     jobs: RecentRecords,
     sampling: SampleRate,
+    region: Option<Region>,
     /// The last store error. `None` after a successful write.
     failing: Arc<Mutex<Option<String>>>,
     metrics: Arc<Metrics>,
@@ -116,6 +119,7 @@ impl TraceRecorder {
         let sampling = SampleRate::new(config.strangers_per_second);
         let failing = Arc::<Mutex<Option<String>>>::default();
         let live = Arc::<LiveCalls>::default();
+        let region = config.region.clone();
         let writer = RecorderThread {
             live: Arc::clone(&live),
             receivers,
@@ -141,6 +145,7 @@ impl TraceRecorder {
             strangers,
             jobs,
             sampling,
+            region,
             failing,
             metrics,
             live,
@@ -180,7 +185,7 @@ impl TraceRecorder {
     pub fn forget(&self, user: &ForgottenName, project: Option<&ProjectId>) {
         let is_gone = |record: &SharedRecord| {
             (project.is_none() || record.project.as_ref() == project)
-                && encode_record(record).map_or(true, |text| user.is_in(text.as_bytes()))
+                && TraceRecord::clone(record).forget(user)
         };
         for records in [&self.recent, &self.strangers, &self.jobs] {
             records.remove(is_gone);
@@ -195,6 +200,11 @@ impl TraceRecorder {
         all.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
         all.truncate(most);
         all
+    }
+
+    /// The region of this server, as its records have it. `None` if it has none.
+    pub const fn region(&self) -> Option<&Region> {
+        self.region.as_ref()
     }
 
     /// The live view of finished calls.
@@ -245,7 +255,8 @@ impl TraceRecorder {
 }
 
 impl TraceSink for TraceRecorder {
-    fn record(&self, record: Box<TraceRecord>) {
+    fn record(&self, mut record: Box<TraceRecord>) {
+        record.region.clone_from(&self.region);
         let record = SharedRecord::from(record);
         self.metrics.observe(&record);
         self.live.count(&record);

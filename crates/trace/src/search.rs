@@ -169,17 +169,19 @@ fn label(text: &str) -> Result<(String, String), String> {
 /// # Errors
 /// A message that says what the text must be.
 pub fn moment(text: &str, now: UnixNanos) -> Result<UnixNanos, String> {
-    if let Some(day) = utc_midnight(text) {
-        return Ok(day);
-    }
-    let time = text.parse::<Timestamp>().ok().and_then(|time| u64::try_from(time.as_nanosecond()).ok());
-    if let Some(nanos) = time {
-        return Ok(UnixNanos::new(nanos));
-    }
-    let ago = ago_ns(text).map(|ago| UnixNanos::new(now.get().saturating_sub(ago)));
-    ago.ok_or_else(|| {
+    let ago = || ago_ns(text).map(|ago| UnixNanos::new(now.get().saturating_sub(ago)));
+    fixed_moment(text).or_else(ago).ok_or_else(|| {
         "it must be a time such as 2026-11-22T21:35:00Z, a date such as 2026-11-22, or a time ago such as 15m, 12h or 7d"
             .to_owned()
+    })
+}
+
+/// Parses a time that does not depend on the present one: `2026-11-22T21:35:00Z` (any RFC 3339 zone) or `2026-11-22`
+/// (midnight UTC). `None` for any other text.
+pub fn fixed_moment(text: &str) -> Option<UnixNanos> {
+    utc_midnight(text).or_else(|| {
+        let nanos = text.parse::<Timestamp>().ok()?.as_nanosecond();
+        Some(UnixNanos::new(u64::try_from(nanos).ok()?))
     })
 }
 

@@ -7,10 +7,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use headrace_domain::{RequestId, TraceRecord, TraceSink, UnixNanos, WorkerJob};
+use headrace_domain::{
+    EndUser, ForgottenName, Region, RequestId, TraceRecord, TraceSink, UnixNanos, WorkerJob,
+};
 use headrace_trace::{
     Metrics, MetricsConfig, RecorderConfig, SharedRecord, TraceError, TraceRecorder, TraceStore, WritePace,
-    decode_record,
+    decode_record, record_json,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -91,6 +93,16 @@ impl TraceStore for Paced {
         let _ = self.entered.try_send(());
         let _ = self.go.recv();
         self.paces.lock().unwrap().push((batch.len(), pace));
+        Ok(())
+    }
+}
+
+/// A store that passes its records to the test.
+struct Passing(SyncSender<TraceRecord>);
+
+impl TraceStore for Passing {
+    fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
+        batch.iter().for_each(|record| self.0.send(record.clone()).unwrap());
         Ok(())
     }
 }
@@ -391,6 +403,21 @@ fn memory_keeps_the_newest_and_no_more() {
 }
 
 #[test]
+fn every_record_gets_the_region_of_its_server() {
+    for name in [None, Some("eu-west-1")] {
+        let region = name.map(|name| Region::new(name).unwrap());
+        let (pass, received) = sync_channel(8);
+        let config = RecorderConfig { region: region.clone(), ..RecorderConfig::default() };
+        let (recorder, _) = start(Some(Box::new(Passing(pass))), config);
+        recorder.record(Box::new(record(1)));
+        let recent = recorder.recent(id(1)).unwrap();
+        assert_eq!(recent.region, region);
+        assert_eq!(record_json(&recent)["region"].as_str(), name);
+        assert_eq!(received.recv_timeout(LONG).unwrap().region, region);
+    }
+}
+
+#[test]
 fn settings_that_cannot_work_are_refused_by_name() {
     let metrics = || Arc::new(Metrics::new(&MetricsConfig::default()));
     for (config, field) in [
@@ -425,4 +452,18 @@ fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
         (1, WritePace::GivesWay),
     ];
     assert_eq!(*paces.lock().unwrap(), wanted);
+}
+
+#[test]
+fn a_forgotten_user_takes_its_own_calls_from_memory_and_no_others() {
+    let (recorder, _) = start(None, RecorderConfig::default());
+    for (n, user) in [(1, "eva@example.com"), (2, "someone"), (3, "acme")] {
+        let user = EndUser::named(user);
+        recorder.record(Box::new(TraceRecord { user, org: Some("acme".parse().unwrap()), ..record(n) }));
+    }
+    let left = || [1, 2, 3].map(|n| recorder.recent(id(n)).is_some());
+    recorder.forget(&ForgottenName::new("eva@example.com").unwrap(), None);
+    assert_eq!(left(), [false, true, true]);
+    recorder.forget(&ForgottenName::new("acme").unwrap(), None);
+    assert_eq!(left(), [false, true, false], "a user who is named like an organisation");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{AdminCode, OrgId, ProjectId, RequestId, UnixNanos};
+use headrace_domain::{AdminCode, ProjectId, RequestId, UnixNanos};
 use headrace_trace::{
     CallCursor, CallDataset, CallScore, ContentArchive, ContentQuery, MAX_DATASET_ITEMS, RecordName,
     StoredContent, TraceError,
@@ -20,6 +20,8 @@ const MAX_PAGE: usize = 500;
 const MAX_PAGE_BYTES: usize = 24 << 20;
 /// Maximum bytes of the items of a dataset.
 const MAX_DATASET_BYTES: usize = 1 << 30;
+/// Contents in memory at once while the items of a dataset are chosen.
+const CHOSEN_AT_ONCE: usize = 64;
 
 /// Removes a user from the stores that this service does not have: what was done in each.
 pub type ForgetSource = Box<dyn Fn(&str, Option<&ProjectId>) -> Vec<ForgottenStore> + Send + Sync>;
@@ -57,6 +59,10 @@ impl AdminService {
                 self.note("content.search", "contents", words(&filters), actor, now)?;
                 search(archive, &query, after.as_deref(), limit)?
             }
+            ContentAct::NoteSearch { filters } => {
+                self.note("content.search", "contents", words(&filters), actor, now)?;
+                ContentReply::SearchNoted
+            }
             ContentAct::Scores { id } => ContentReply::Scores { scores: archive.scores(id).map_err(failed)? },
             ContentAct::Score { id, name, value, comment } => {
                 let score = CallScore { id, name, value, comment, actor: actor.to_owned(), at: now };
@@ -64,9 +70,8 @@ impl AdminService {
                 archive.put_score(&score).map_err(failed)?;
                 ContentReply::Scored { score }
             }
-            ContentAct::CreateDataset { name, org, filters, limit } => {
-                let new = NewDataset { name, org, filters, limit };
-                self.create_dataset(archive, new, actor, now)?
+            ContentAct::CreateDataset { name, filters, limit } => {
+                self.create_dataset(archive, name, (&filters, limit), (actor, now))?
             }
             ContentAct::ListDatasets => {
                 ContentReply::Datasets { datasets: archive.datasets().map_err(failed)? }
@@ -75,9 +80,8 @@ impl AdminService {
                 let limit = limit.clamp(1, MAX_PAGE);
                 let items = archive.dataset_items(&name, after, limit).map_err(failed)?;
                 let items = items.ok_or_else(|| unknown_dataset(&name))?;
-                if after == 0 {
-                    self.note("dataset.read", name.as_str(), String::new(), actor, now)?;
-                }
+                let detail = format!("items after {after}");
+                self.note("dataset.read", name.as_str(), detail, actor, now)?;
                 dataset_page(items, limit)
             }
             ContentAct::RemoveDataset { name } => {
@@ -116,63 +120,69 @@ impl AdminService {
         Ok(ContentReply::Content { content, scores: archive.scores(id).map_err(failed)? })
     }
 
+    /// Creates a dataset from the newest contents that meet the filters.
     fn create_dataset(
         &self,
         archive: &dyn ContentArchive,
-        NewDataset { name, org, filters, limit }: NewDataset,
-        actor: &str,
-        now: UnixNanos,
+        name: RecordName,
+        (filters, limit): (&[(String, String)], usize),
+        (actor, now): (&str, UnixNanos),
     ) -> Result<ContentReply, AdminError> {
-        let query = ContentQuery { org: org.clone(), ..query(&filters, now)? };
+        let query = query(filters, now)?;
         let most = limit.clamp(1, usize::try_from(MAX_DATASET_ITEMS).unwrap_or(usize::MAX));
-        let (mut items, mut after, mut bytes) = (Vec::new(), None, 0_usize);
-        while items.len() < most {
-            let left = most.saturating_sub(items.len());
-            let page = archive.search(&query, after, left).map_err(failed)?;
-            for content in page.contents {
-                bytes = bytes.saturating_add(content.stored_bytes());
-                items.push(content);
-            }
-            after = page.next;
-            if after.is_none() || bytes > MAX_DATASET_BYTES {
-                break;
-            }
-        }
-        if items.is_empty() {
+        let mut calls = chosen(archive, &query, most)?;
+        if calls.is_empty() {
             let message = "no recorded request meets these filters";
             let remedy =
                 "headrace projects records PROJECT --level full records requests and answers from then on";
             return Err(AdminError::new(AdminCode::NotFound, message, remedy));
         }
         // In the order in which the calls came.
-        items.reverse();
-        let count = items.len() as u64;
-        let (from, created) = (words(&filters), now);
-        let dataset = CallDataset { name, org, from, actor: actor.to_owned(), created, items: count };
-        if !archive.create_dataset(&dataset, &items).map_err(failed)? {
+        calls.reverse();
+        let (org, from) = (query.org, words(filters));
+        let dataset = CallDataset { name, org, from, actor: actor.to_owned(), created: now, items: 0 };
+        let Some(items) = archive.create_dataset(&dataset, &calls).map_err(failed)? else {
             let message = format!("dataset `{}` exists already", dataset.name);
             return Err(AdminError::new(
                 AdminCode::Exists,
                 message,
                 "choose another name, or delete it first",
             ));
-        }
-        self.note(
-            "dataset.create",
-            dataset.name.as_str(),
-            format!("{count} items from {}", dataset.from),
-            actor,
-            now,
-        )?;
-        Ok(ContentReply::DatasetCreated { dataset })
+        };
+        let detail = format!("{items} items from {}", dataset.from);
+        self.note("dataset.create", dataset.name.as_str(), detail, actor, now)?;
+        Ok(ContentReply::DatasetCreated { dataset: CallDataset { items, ..dataset } })
     }
 }
 
-struct NewDataset {
-    name: RecordName,
-    org: Option<OrgId>,
-    filters: Vec<(String, String)>,
-    limit: usize,
+/// The newest calls whose contents meet a query, newest first.
+///
+/// # Errors
+/// An error if their contents have more than [`MAX_DATASET_BYTES`] together, or the store cannot be read.
+fn chosen(
+    archive: &dyn ContentArchive,
+    query: &ContentQuery,
+    most: usize,
+) -> Result<Vec<RequestId>, AdminError> {
+    let (mut calls, mut after, mut bytes) = (Vec::new(), None, 0_usize);
+    while calls.len() < most {
+        let left = most.saturating_sub(calls.len()).min(CHOSEN_AT_ONCE);
+        let page = archive.search(query, after, left).map_err(failed)?;
+        for content in page.contents {
+            bytes = bytes.saturating_add(content.stored_bytes());
+            calls.push(content.id);
+        }
+        if bytes > MAX_DATASET_BYTES {
+            let (count, most) = (calls.len(), MAX_DATASET_BYTES >> 20);
+            let message = format!("the newest {count} of these contents have more than {most} MiB together");
+            return Err(AdminError::new(AdminCode::Invalid, message, "set a lower limit, or more filters"));
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(calls)
 }
 
 fn query(filters: &[(String, String)], now: UnixNanos) -> Result<ContentQuery, AdminError> {
@@ -185,16 +195,19 @@ fn query(filters: &[(String, String)], now: UnixNanos) -> Result<ContentQuery, A
     Ok(query)
 }
 
-/// The filters in words, for lists and the audit log. Texts and users are not repeated: the log never forgets them.
 fn words(filters: &[(String, String)]) -> String {
-    let word = |(name, value): &(String, String)| match name.as_str() {
-        "text" | "user" => format!("{name} …"),
+    content_filter_words(filters.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+}
+
+/// Filters in words, for lists and the audit log. Values that a caller can have chosen are not repeated: the log never
+/// forgets them.
+pub fn content_filter_words<'a>(filters: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let word = |(name, value): (&str, &str)| match name {
+        "text" | "content" | "user" | "label" => format!("{name} …"),
         _ => format!("{name} {value}"),
     };
-    match filters {
-        [] => "all contents".to_owned(),
-        filters => filters.iter().map(word).collect::<Vec<_>>().join(", "),
-    }
+    let words: Vec<String> = filters.map(word).collect();
+    if words.is_empty() { "all contents".to_owned() } else { words.join(", ") }
 }
 
 fn search(

@@ -48,20 +48,14 @@ pub(crate) enum BudgetsCommand {
     },
 }
 
-/// What a budget counts.
+/// What a rule counts, of whom, and in which calendar.
 #[derive(Debug, Args)]
-pub(crate) struct BudgetFlags {
+pub(crate) struct CountedFlags {
     /// What is counted
     #[arg(long, default_value = "dollars", value_parser = ["dollars", "tokens", "requests"])]
     pub(crate) measure: String,
-    /// Window, by the calendar; a week begins on Monday
-    #[arg(long, default_value = "month", value_parser = ["hour", "day", "week", "month", "total"])]
-    pub(crate) per: String,
-    /// Who has a counter of its own
-    #[arg(long, default_value = "org", value_parser = ["key", "user", "project", "org", "model"])]
-    pub(crate) each: String,
-    /// Only this key, user, project, organisation or model
-    #[arg(long)]
+    /// Only this one of the kind of --each
+    #[arg(long, value_name = "NAME")]
     pub(crate) only: Option<String>,
     /// Only calls of this organisation
     #[arg(long)]
@@ -72,6 +66,19 @@ pub(crate) struct BudgetFlags {
     /// Time zone of the calendar, such as Europe/Berlin
     #[arg(long, default_value = "UTC")]
     pub(crate) zone: String,
+}
+
+/// What a budget counts.
+#[derive(Debug, Args)]
+pub(crate) struct BudgetFlags {
+    #[command(flatten)]
+    pub(crate) counted: CountedFlags,
+    /// Window, by the calendar; a week begins on Monday
+    #[arg(long, default_value = "month", value_parser = ["hour", "day", "week", "month", "total"])]
+    pub(crate) per: String,
+    /// Who has a counter of its own
+    #[arg(long, default_value = "org", value_parser = ["key", "user", "project", "org", "model"])]
+    pub(crate) each: String,
     /// Only raise alerts, and refuse nothing
     #[arg(long)]
     pub(crate) soft: bool,

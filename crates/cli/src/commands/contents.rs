@@ -52,9 +52,7 @@ pub(crate) fn datasets(args: &DatasetsArgs) -> ExitCode {
     let now = SystemClock::new().now();
     let act = match &args.command {
         DatasetsCommand::Create { name, filters, limit } => match filters.named(now) {
-            Ok(filters) => {
-                ContentAct::CreateDataset { name: name.clone(), org: None, filters, limit: *limit }
-            }
+            Ok(filters) => ContentAct::CreateDataset { name: name.clone(), filters, limit: *limit },
             Err(why) => return output::refuse(&why),
         },
         DatasetsCommand::List => ContentAct::ListDatasets,
@@ -109,6 +107,17 @@ pub(crate) fn each_item(
             Some(next) => after = next,
             None => return Ok(()),
         }
+    }
+}
+
+/// Writes the audit row of a search for contents in the files of a data directory, before it is made.
+///
+/// # Errors
+/// An error if the row cannot be written.
+pub(crate) fn note_search(at: &ServerArgs, filters: Vec<(String, String)>) -> Result<(), CommandError> {
+    match ask(at, AdminCommand::Contents { act: ContentAct::NoteSearch { filters } })? {
+        AdminReply::Contents(ContentReply::SearchNoted) => Ok(()),
+        other => Err(CommandError::Other(unexpected(&other))),
     }
 }
 
@@ -240,6 +249,7 @@ fn describe(reply: AdminReply) -> String {
             output::table(&["store", "records", "state"], rows.collect())
         }
         ContentReply::Scores { scores } => scores_text(&scores),
+        ContentReply::SearchNoted => String::new(),
         other @ (ContentReply::Content { .. } | ContentReply::Page { .. }) => {
             unexpected(&AdminReply::Contents(other))
         }

@@ -47,11 +47,9 @@ fn describe(reply: AdminReply) -> String {
 /// Returns the receipt of a call as JSON.
 fn make(at: &ServerArgs, call: &NamedCall) -> Result<String, CommandError> {
     let config = configuration(at)?;
-    let (record, gateway) = TraceSource::open(at)?.find(call)?;
-    // The region of another gateway is not known here.
-    let region = config.gateway.region.as_ref().filter(|_| gateway.is_none());
+    let record = TraceSource::open(at)?.one(call)?;
     let journal = datadir::stored(&config.data_dir).ledger();
-    let receipt = signer(at)?.receipt(&record, journal.as_ref(), region);
+    let receipt = signer(at)?.receipt(&record, journal.as_ref());
     let receipt = receipt.map_err(|error| CommandError::Other(error.to_string()))?.ok_or_else(|| {
         CommandError::Other(format!(
             "{} has no receipt: it was refused, failed before any work, or is not settled yet",

@@ -32,6 +32,12 @@ pub(crate) fn run(args: &RequestsArgs) -> ExitCode {
 
 fn find(args: &RequestsArgs) -> Result<String, CommandError> {
     let config = configuration(&args.at)?;
+    let named = args.named(SystemClock::new().now()).map_err(CommandError::Other)?;
+    if named.iter().any(|(name, _)| *name == "content") {
+        stored_traces(&args.at)?;
+        let filters = named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        contents::note_search(&args.at, filters)?;
+    }
     let fleet = other_gateways::fleet(&config.data_dir, &SecretFiles::of(&config));
     let fleet = fleet.unwrap_or_else(|error| {
         output::note(&format!("other gateways are not searched: {error}"));

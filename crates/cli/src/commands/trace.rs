@@ -135,15 +135,11 @@ impl TraceSource {
         Ok(newest)
     }
 
-    fn one(&self, call: &NamedCall) -> Result<TraceRecord, CommandError> {
-        self.find(call).map(|(record, _)| record)
-    }
-
-    /// Finds a call, also at other gateways. The name of the gateway is `None` if the call is known here.
-    pub(super) fn find(&self, call: &NamedCall) -> Result<(TraceRecord, Option<String>), CommandError> {
+    /// Finds a call, also at other gateways.
+    pub(super) fn one(&self, call: &NamedCall) -> Result<TraceRecord, CommandError> {
         let found = patiently(|| self.in_store_or_memory(call)).map_err(failed)?;
         if let Some(found) = found {
-            return Ok((found, None));
+            return Ok(found);
         }
         let elsewhere =
             other_gateways::find_call(&self.config.data_dir, &SecretFiles::of(&self.config), &call.name);
@@ -157,7 +153,7 @@ impl TraceSource {
         if let Some((_, gateway)) = &elsewhere.found {
             output::note(&format!("this call ran on gateway {gateway}"));
         }
-        elsewhere.found.map(|(record, gateway)| (record, Some(gateway))).ok_or_else(|| {
+        elsewhere.found.map(|(record, _)| record).ok_or_else(|| {
             CommandError::Other(format!(
                 "there is no trace of {}: calls are traced, GETs (models, requests) are not, refusals of callers without a good key are sampled, and traces are kept for a bounded time (traces.max_records, traces.max_age)\n  try: headrace trace --last 20",
                 call.name

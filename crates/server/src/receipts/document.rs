@@ -1,10 +1,12 @@
-//! What a receipt says: the facts of one call, as JSON. The same call always gives the same JSON. Must not know keys or
-//! signatures.
+//! What a receipt says: the facts of one call, as JSON. The same record and settlement always give the same JSON, on every
+//! gateway. Must not know keys or signatures.
 
 use headrace_domain::rfc3339::Rfc3339;
-use headrace_domain::{CallOutcome, NanoDollars, Region, TraceRecord};
+use headrace_domain::{CallOutcome, NanoDollars, TraceRecord};
 use headrace_ledger::{ChargeLine, HoldSettled, JournaledSettlement, SettleOutcome};
 use serde_json::{Value, json};
+
+use crate::datadir::hexadecimal;
 
 /// The type of the signed text (`typ` of its header).
 pub const RECEIPT_TYPE: &str = "headrace-receipt+jwt";
@@ -21,11 +23,7 @@ const ISSUER: &str = "headrace";
 /// - `journal`: number and checksum of the row with the settlement. The checksum covers all rows before it.
 /// - `region`: the region of the gateway that answered, if it has one.
 /// - `answer`: status, length and BLAKE3 hash of the body, if the ledger has them: for calls with an idempotency key.
-pub fn receipt_json(
-    record: &TraceRecord,
-    settlement: &JournaledSettlement,
-    region: Option<&Region>,
-) -> Value {
+pub fn receipt_json(record: &TraceRecord, settlement: &JournaledSettlement) -> Value {
     let HoldSettled { hold, lines, charged, loss, outcome, answer } = &settlement.settled;
     let policy: Vec<Value> = record
         .output_verdicts
@@ -73,7 +71,7 @@ pub fn receipt_json(
                 _ => None,
             },
         },
-        "region": region.map(Region::as_str),
+        "region": record.region,
         "cache": record.engine.as_ref().map(|engine| {
             json!({ "cached_blocks": engine.cached_blocks, "prompt_blocks": engine.prompt_blocks })
         }),
@@ -124,8 +122,4 @@ fn line(line: &ChargeLine) -> Value {
 fn money(amount: NanoDollars) -> Value {
     let dollars = amount.to_string().replacen('$', "", 1);
     json!({ "nano_dollars": amount.get().to_string(), "dollars": dollars })
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

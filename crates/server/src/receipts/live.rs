@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use headrace_admin::{AdminError, ReceiptKeySource};
 use headrace_config::ServerSettings;
-use headrace_domain::{AdminCode, Region, TraceRecord};
+use headrace_domain::{AdminCode, TraceRecord};
 use headrace_ledger::JournalHistory;
 use headrace_store::StorageReader;
 use parking_lot::Mutex;
@@ -22,7 +22,6 @@ const REREAD_EVERY: Duration = Duration::from_secs(60);
 /// Makes receipts in a running server.
 pub(crate) struct LiveReceipts {
     journal: Arc<dyn JournalHistory>,
-    region: Option<Region>,
     dir: PathBuf,
     storage_secret: Option<PathBuf>,
     kept: Mutex<Option<(Instant, Arc<ReceiptSigner>)>>,
@@ -35,7 +34,6 @@ impl LiveReceipts {
     pub(crate) fn new(config: &ServerSettings, stored: &StorageReader) -> Self {
         Self {
             journal: stored.ledger(),
-            region: config.gateway.region.clone(),
             dir: config.data_dir.clone(),
             storage_secret: config.storage.secret_file.clone(),
             kept: Mutex::default(),
@@ -43,12 +41,12 @@ impl LiveReceipts {
         }
     }
 
-    /// Makes the receipt of a call that this server answered. `None` if the ledger has not settled the call. Blocks.
+    /// Makes the receipt of a call. `None` if the call was refused, or the ledger has not settled it. Blocks.
     ///
     /// # Errors
     /// Returns an error if the journal or the keys cannot be read.
     pub(crate) fn receipt(&self, record: &TraceRecord) -> Result<Option<CallReceipt>, ReceiptError> {
-        self.signer()?.receipt(record, self.journal.as_ref(), self.region.as_ref())
+        self.signer()?.receipt(record, self.journal.as_ref())
     }
 
     /// Returns the signer. Reads the keys again if they were read long ago. Blocks.

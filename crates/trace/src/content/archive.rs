@@ -22,11 +22,12 @@ pub trait ContentArchive: ContentStore {
     /// An error if the store cannot be read.
     fn scores(&self, id: RequestId) -> Result<Vec<CallScore>, TraceError>;
 
-    /// Creates a dataset from `items`. Returns `false` if there is one of this name.
+    /// Creates a dataset from copies of the contents of `calls`. Returns the number of items, which is smaller if contents
+    /// are gone. `None` if there is a dataset of this name.
     ///
     /// # Errors
     /// [`TraceError::TooMuch`] if there are too many datasets or items. Another error if the store cannot be written.
-    fn create_dataset(&self, dataset: &CallDataset, items: &[StoredContent]) -> Result<bool, TraceError>;
+    fn create_dataset(&self, dataset: &CallDataset, calls: &[RequestId]) -> Result<Option<u64>, TraceError>;
 
     /// All datasets, by name.
     ///

@@ -3,10 +3,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use headrace_domain::{CallContent, Clock, ContentSink, RecordLevel, UnixNanos};
 use parking_lot::Mutex;
@@ -21,10 +21,6 @@ use crate::TraceError;
 const QUEUE_CONTENTS: usize = 4_096;
 /// Contents that are stored in one transaction.
 const BATCH_CONTENTS: usize = 64;
-/// Interval of sweeps.
-const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// Contents after which a sweep is made before its time.
-const SWEEP_AFTER_CONTENTS: u64 = 1_024;
 
 /// Bounds of the recorder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,17 +29,28 @@ pub struct ContentRecorderConfig {
     pub max_bytes: usize,
     /// Maximum bytes that wait for the thread.
     pub queue_bytes: usize,
+    /// Interval of sweeps, also while contents arrive.
+    pub sweep_every: Duration,
+    /// Bytes that are stored before the next sweep at most.
+    pub sweep_bytes: usize,
 }
 
 impl Default for ContentRecorderConfig {
     fn default() -> Self {
-        Self { max_bytes: 1 << 20, queue_bytes: 64 << 20 }
+        Self {
+            max_bytes: 1 << 20,
+            queue_bytes: 64 << 20,
+            sweep_every: Duration::from_secs(60),
+            sweep_bytes: 8 << 20,
+        }
     }
 }
 
 /// Numbers of contents since the start.
 #[derive(Debug, Default)]
 struct ContentCounts {
+    /// Contents that were put into the queue.
+    queued: AtomicU64,
     stored: AtomicU64,
     dropped: AtomicU64,
     expired: AtomicU64,
@@ -52,18 +59,26 @@ struct ContentCounts {
 
 /// The sink of requests and answers. See the top of the file.
 pub struct ContentRecorder {
-    sender: SyncSender<RecorderMessage>,
+    queue: SyncSender<QueueEntry>,
+    commands: Sender<RecorderCommand>,
     counts: Arc<ContentCounts>,
     config: ContentRecorderConfig,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum RecorderMessage {
+enum QueueEntry {
     Content(Box<CallContent>),
-    /// Reply once everything from before is stored or dropped, and a sweep was made.
-    Flush(SyncSender<()>),
-    /// Like `Flush`, and end the thread.
-    Close(SyncSender<()>),
+    /// Wakes the thread for a command.
+    Wake,
+}
+
+/// A command to the thread. It does not wait in the queue of contents, which may be full.
+struct RecorderCommand {
+    /// Number of contents that were queued before. They are stored or dropped before the reply.
+    queued: u64,
+    /// Ends the thread after the reply.
+    is_last: bool,
+    reply: SyncSender<()>,
 }
 
 impl ContentRecorder {
@@ -77,21 +92,29 @@ impl ContentRecorder {
         clock: Arc<dyn Clock>,
         config: ContentRecorderConfig,
     ) -> Result<Arc<Self>, TraceError> {
-        let (sender, receiver) = sync_channel(QUEUE_CONTENTS);
+        let (queue, contents) = sync_channel(QUEUE_CONTENTS);
+        let (commands, commanded) = channel();
         let counts = Arc::<ContentCounts>::default();
         let writer = ContentWriter {
             store,
             redactor,
             clock,
             counts: Arc::clone(&counts),
-            unswept: 0,
+            config,
+            contents,
+            commanded,
+            waiting: Vec::new(),
+            batch: Vec::new(),
+            taken: 0,
+            next_sweep: Instant::now(),
+            unswept_bytes: 0,
             is_failing: false,
         };
         let thread = std::thread::Builder::new()
             .name("headrace-content".to_owned())
-            .spawn(move || writer.run(&receiver))
+            .spawn(move || writer.run())
             .map_err(TraceError::Thread)?;
-        Ok(Arc::new(Self { sender, counts, config, thread: Mutex::new(Some(thread)) }))
+        Ok(Arc::new(Self { queue, commands, counts, config, thread: Mutex::new(Some(thread)) }))
     }
 
     /// Number of contents that were stored.
@@ -113,12 +136,12 @@ impl ContentRecorder {
     /// Waits until all contents so far are stored or dropped, and expired ones are removed. Returns `false` if that
     /// takes longer than `timeout`.
     pub fn flush(&self, timeout: Duration) -> bool {
-        self.ask(RecorderMessage::Flush, timeout)
+        self.ask(false, timeout)
     }
 
     /// Flushes and ends the thread. Returns `false` if that takes longer than `timeout`. Later contents are dropped.
     pub fn close(&self, timeout: Duration) -> bool {
-        let done = self.ask(RecorderMessage::Close, timeout);
+        let done = self.ask(true, timeout);
         match self.thread.lock().take() {
             // The thread has replied, so it is about to return.
             Some(thread) if done => thread.join().is_ok(),
@@ -127,12 +150,16 @@ impl ContentRecorder {
         }
     }
 
-    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> RecorderMessage, timeout: Duration) -> bool {
-        let (answer, answered) = sync_channel(1);
-        if self.sender.send(question(answer)).is_err() {
+    /// Sends a command and waits for the reply. A thread that has ended counts as having replied.
+    fn ask(&self, is_last: bool, timeout: Duration) -> bool {
+        let (reply, replied) = sync_channel(1);
+        let command = RecorderCommand { queued: self.counts.queued.load(SeqCst), is_last, reply };
+        if self.commands.send(command).is_err() {
             return true;
         }
-        !matches!(answered.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
+        // If the queue is full, the thread is awake.
+        let _ = self.queue.try_send(QueueEntry::Wake);
+        !matches!(replied.recv_timeout(timeout), Err(RecvTimeoutError::Timeout))
     }
 }
 
@@ -145,12 +172,9 @@ impl ContentSink for ContentRecorder {
         let bytes = queue_bytes(&content);
         let before = self.counts.queued_bytes.fetch_add(bytes, Relaxed);
         let fits = before.saturating_add(bytes) <= self.config.queue_bytes;
-        let refused = !fits
-            || matches!(
-                self.sender.try_send(RecorderMessage::Content(content)),
-                Err(TrySendError::Full(_) | TrySendError::Disconnected(_))
-            );
-        if refused {
+        if fits && self.queue.try_send(QueueEntry::Content(content)).is_ok() {
+            self.counts.queued.fetch_add(1, SeqCst);
+        } else {
             self.counts.queued_bytes.fetch_sub(bytes, Relaxed);
             self.count_lost();
         }
@@ -171,59 +195,91 @@ struct ContentWriter {
     redactor: Arc<dyn ContentRedactor>,
     clock: Arc<dyn Clock>,
     counts: Arc<ContentCounts>,
-    /// Contents that were stored since the last sweep.
-    unswept: u64,
+    config: ContentRecorderConfig,
+    contents: Receiver<QueueEntry>,
+    commanded: Receiver<RecorderCommand>,
+    /// Commands without a reply.
+    waiting: Vec<RecorderCommand>,
+    batch: Vec<StoredContent>,
+    /// Contents that were taken out of the queue.
+    taken: u64,
+    next_sweep: Instant,
+    /// Bytes that were stored since the last sweep.
+    unswept_bytes: usize,
     /// The last write failed.
     is_failing: bool,
 }
 
 impl ContentWriter {
-    fn run(mut self, receiver: &Receiver<RecorderMessage>) {
-        self.sweep();
-        let mut batch = Vec::new();
+    fn run(mut self) {
         loop {
-            match receiver.recv_timeout(SWEEP_EVERY) {
-                Ok(RecorderMessage::Content(content)) => {
-                    self.add(*content, &mut batch);
-                    while batch.len() < BATCH_CONTENTS {
-                        match receiver.try_recv() {
-                            Ok(RecorderMessage::Content(content)) => self.add(*content, &mut batch),
-                            Ok(RecorderMessage::Flush(answer)) => {
-                                self.write(&mut batch);
-                                self.reply(&answer);
-                            }
-                            Ok(RecorderMessage::Close(answer)) => {
-                                self.write(&mut batch);
-                                return self.reply(&answer);
-                            }
-                            Err(_) => break,
-                        }
-                    }
-                    self.write(&mut batch);
-                    if self.unswept >= SWEEP_AFTER_CONTENTS {
-                        self.sweep();
-                    }
-                }
-                Ok(RecorderMessage::Flush(answer)) => self.reply(&answer),
-                Ok(RecorderMessage::Close(answer)) => return self.reply(&answer),
-                Err(RecvTimeoutError::Timeout) => self.sweep(),
-                Err(RecvTimeoutError::Disconnected) => return,
+            // Before the queue is read, so that an empty queue has nothing from before the commands.
+            self.waiting.extend(self.commanded.try_iter());
+            let is_empty = self.fill();
+            self.write();
+            let is_due = Instant::now() >= self.next_sweep || self.unswept_bytes >= self.config.sweep_bytes;
+            let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+                .into_iter()
+                .partition(|command| is_empty || command.queued <= self.taken);
+            self.waiting = waiting;
+            if is_due || !ready.is_empty() {
+                self.sweep();
+            }
+            let mut is_last = false;
+            for command in ready {
+                // The caller may have stopped waiting.
+                let _ = command.reply.try_send(());
+                is_last |= command.is_last;
+            }
+            if is_last {
+                let late = self.contents.try_iter().filter(|entry| matches!(entry, QueueEntry::Content(_)));
+                return self.lost(late.count());
+            }
+            if is_empty && !self.sleep() {
+                return;
             }
         }
     }
 
-    fn reply(&mut self, answer: &SyncSender<()>) {
-        self.sweep();
-        // The caller may have stopped waiting.
-        let _ = answer.try_send(());
+    /// Fills the batch from the queue. Returns whether the queue is empty.
+    fn fill(&mut self) -> bool {
+        while self.batch.len() < BATCH_CONTENTS {
+            match self.contents.try_recv() {
+                Ok(entry) => self.take(entry),
+                Err(_) => return true,
+            }
+        }
+        false
+    }
+
+    /// Sleeps until there is something to do. Returns `false` if the recorder was dropped.
+    fn sleep(&mut self) -> bool {
+        match self.contents.recv_timeout(self.next_sweep.saturating_duration_since(Instant::now())) {
+            Ok(entry) => {
+                self.take(entry);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => true,
+            Err(RecvTimeoutError::Disconnected) => false,
+        }
+    }
+
+    fn take(&mut self, entry: QueueEntry) {
+        match entry {
+            QueueEntry::Content(content) => {
+                self.taken = self.taken.saturating_add(1);
+                self.add(*content);
+            }
+            QueueEntry::Wake => {}
+        }
     }
 
     /// Reads a content and adds it to the batch. One that cannot be read is dropped.
-    fn add(&self, content: CallContent, batch: &mut Vec<StoredContent>) {
+    fn add(&mut self, content: CallContent) {
         self.counts.queued_bytes.fetch_sub(queue_bytes(&content), Relaxed);
         let redactor = self.redactor.as_ref();
         match catch_unwind(AssertUnwindSafe(|| stored(content, redactor))) {
-            Ok(stored) => batch.push(stored),
+            Ok(stored) => self.batch.push(stored),
             Err(_) => self.lost(1),
         }
     }
@@ -232,28 +288,30 @@ impl ContentWriter {
         self.counts.dropped.fetch_add(count as u64, Relaxed);
     }
 
-    fn write(&mut self, batch: &mut Vec<StoredContent>) {
-        if batch.is_empty() {
+    fn write(&mut self) {
+        if self.batch.is_empty() {
             return;
         }
-        match self.store.append(batch) {
+        let bytes: usize = self.batch.iter().map(StoredContent::stored_bytes).sum();
+        match self.store.append(&self.batch) {
             Ok(()) => {
                 self.is_failing = false;
-                self.unswept = self.unswept.saturating_add(batch.len() as u64);
-                self.counts.stored.fetch_add(batch.len() as u64, Relaxed);
+                self.unswept_bytes = self.unswept_bytes.saturating_add(bytes);
+                self.counts.stored.fetch_add(self.batch.len() as u64, Relaxed);
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::warn!(%error, contents = batch.len(), "requests and answers cannot be stored");
+                    tracing::warn!(%error, contents = self.batch.len(), "requests and answers cannot be stored");
                 }
-                self.lost(batch.len());
+                self.lost(self.batch.len());
             }
         }
-        batch.clear();
+        self.batch.clear();
     }
 
     fn sweep(&mut self) {
-        self.unswept = 0;
+        self.unswept_bytes = 0;
+        self.next_sweep = Instant::now() + self.config.sweep_every;
         match self.store.sweep(self.clock.now()) {
             Ok(removed) => {
                 self.counts.expired.fetch_add(removed, Relaxed);
@@ -269,6 +327,10 @@ fn stored(content: CallContent, redactor: &dyn ContentRedactor) -> StoredContent
     let request = match content.policy.level {
         RecordLevel::Full => String::from_utf8_lossy(&content.request).into_owned(),
         RecordLevel::Redacted => {
+            // A value could hide where the answer breaks off. The same applies to a request, which is no JSON then.
+            if content.answer_cut {
+                answer.clear();
+            }
             redact_parts(redactor, &mut answer);
             redact_request(redactor, &content.request)
         }

@@ -17,9 +17,14 @@ pub(crate) fn redact_request(redactor: &dyn ContentRedactor, body: &[u8]) -> Str
     value.to_string()
 }
 
-/// Redacts the parts of an answer.
+/// Redacts the parts of an answer. A model can write personal data as the name of a tool, too.
 pub(crate) fn redact_parts(redactor: &dyn ContentRedactor, parts: &mut [AnswerPart]) {
-    parts.iter_mut().for_each(|part| redact_text(redactor, &mut part.text));
+    for AnswerPart { choice: _, kind: _, name, text } in parts {
+        redact_text(redactor, text);
+        if let Some(name) = name {
+            redact_text(redactor, name);
+        }
+    }
 }
 
 fn redact_value(redactor: &dyn ContentRedactor, value: &mut Value) {

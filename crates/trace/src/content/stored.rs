@@ -63,7 +63,7 @@ pub struct StoredContent {
     pub request: String,
     /// The end of the body is missing.
     pub request_cut: bool,
-    /// The answer's texts, reasoning and tool calls, in order.
+    /// The answer's texts, reasoning and tool calls, in order. Empty if it was to be redacted and its end is missing.
     pub answer: Vec<AnswerPart>,
     /// The end of the answer is missing.
     pub answer_cut: bool,

@@ -88,6 +88,7 @@ impl GatewayStores {
             queue_records: config.traces.queue_records,
             recent_records: config.traces.recent_records,
             strangers_per_second: config.traces.strangers_per_second,
+            region: config.gateway.region.clone(),
             ..RecorderConfig::default()
         };
         let recorder = TraceRecorder::start(Some(traces), Arc::clone(&context.metrics), recorder);
