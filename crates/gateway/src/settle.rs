@@ -11,12 +11,13 @@ use headrace_domain::{
 use headrace_ledger::prices::{CallPrices, Quote};
 use headrace_ledger::{
     ChargeLine, CommandResult, DurableFuture, HoldResolution, JournalFailed, LedgerOperation, LedgerRefusal,
-    PendingBatch, Receipt, ReleaseReason, SettleOutcome,
+    ModelDemand, PendingBatch, Receipt, ReleaseReason, SettleOutcome,
 };
 use headrace_limits::{Lease, Scope};
 
 use crate::Gateway;
 use crate::request_context::RequestContext;
+use crate::state::RenderedWork;
 
 /// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -37,6 +38,8 @@ pub(crate) struct CallSettlement {
     /// Resolves when the hold is on the disk. No byte of a successful answer leaves before.
     pub(crate) durable: DurableFuture,
     sent: Option<PendingSettlement>,
+    /// Whether budgets by model, token and request count the call.
+    is_budgeted: bool,
 }
 
 /// Proof that the end of the hold is decided. Required to tell the client how its call ended.
@@ -79,21 +82,27 @@ impl CallSettlement {
     ) -> Self {
         // The call has nothing to send yet, so the hold may be written together with other entries.
         durable.at_leisure();
-        Self { hold, lease: Some(lease), quote, tiers, taken_ns, durable, sent: None }
+        Self { hold, lease: Some(lease), quote, tiers, taken_ns, durable, sent: None, is_budgeted: true }
     }
 
-    /// Replaces the prices and limits of a model that failed by those of another one, whose call may cost `amount`. The
-    /// hold grows if that is more.
+    /// Sets whether budgets by model, token and request count the call. They do by default.
+    pub(crate) fn budgeted(self, is_budgeted: bool) -> Self {
+        Self { is_budgeted, ..self }
+    }
+
+    /// Replaces the prices and limits of a model that failed by those of the model of `work`, which may cost `amount`.
+    /// The hold grows if that is more, and the budgets of the other model reserve the whole call.
     ///
     /// # Errors
-    /// Money or limits refuse. The hold and its prices are then unchanged.
+    /// Money, budgets or limits refuse. The hold and its prices are then unchanged.
     pub(crate) async fn go_over(
         &mut self,
         gateway: &Gateway,
-        (failed, next): (&ServedModel, &ServedModel),
+        (failed, work): (&ServedModel, &RenderedWork),
         (quote, amount): (Quote, NanoDollars),
         context: &mut RequestContext,
     ) -> Result<(), Rejection> {
+        let next = &work.model;
         let parts = gateway.parts();
         let now = parts.clock.now();
         let scope = Scope::Model(next.name.clone());
@@ -107,9 +116,13 @@ impl CallSettlement {
                 Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)
             })?;
         }
-        let more = amount.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO);
-        if more > NanoDollars::ZERO {
-            let extend = LedgerOperation::Extend { hold: self.hold, amount: more };
+        let more =
+            amount.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO).max(NanoDollars::ZERO);
+        let tokens = work.prompt_tokens().saturating_add(work.most_output_tokens());
+        let demand = || Box::new(ModelDemand { model: next.name.clone(), amount, tokens });
+        let model = self.is_budgeted.then(demand);
+        if more > NanoDollars::ZERO || model.is_some() {
+            let extend = LedgerOperation::Extend { hold: self.hold, amount: more, model };
             let mut transacted = parts.ledger.decide(vec![extend], now).await;
             if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
                 self.leave(&scope, now);
@@ -118,7 +131,7 @@ impl CallSettlement {
             // Entries that were written before it reach the disk with it, so it covers the hold as well.
             self.durable = transacted.durable;
             self.durable.at_leisure();
-            context.record.held = amount;
+            context.record.held = context.record.held.max(amount);
         }
         self.quote = quote;
         self.leave(&Scope::Model(failed.name.clone()), now);

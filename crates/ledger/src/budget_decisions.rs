@@ -1,12 +1,13 @@
 //! Decides what a hold reserves of budget rules, and whether they cover it: all of them or none. Changes nothing.
 
-use headrace_domain::{NanoDollars, UnixNanos};
+use headrace_domain::{NanoDollars, OrgId, UnixNanos};
 
 use crate::budget_rule::{
-    BudgetCounter, BudgetMeasure, BudgetReport, BudgetReservation, BudgetRule, BudgetedHold, HeldPlaces,
-    MAX_BUDGET_RULES, PlaceLimits,
+    BudgetCounter, BudgetMeasure, BudgetReport, BudgetReservation, BudgetRule, BudgetScope, BudgetedHold,
+    HeldPlaces, MAX_BUDGET_RULES, ModelDemand, PlaceLimits,
 };
 use crate::counters::{BudgetState, HoldParties, PlaceScope, RuleState};
+use crate::hold_use::model_subject;
 use crate::refusal::{ExceededBudget, LedgerRefusal};
 use crate::windows::TOTAL;
 
@@ -56,14 +57,93 @@ pub(crate) fn extension(
 ) -> Result<Vec<BudgetReservation>, LedgerRefusal> {
     let Some(held) = held else { return Ok(Vec::new()) };
     let mut wanted = RuleCheck { now, reservations: Vec::new(), exceeded: None };
-    for (place, reservation) in held.reservations.iter().enumerate() {
-        let is_again = held.reservations.iter().take(place).any(|earlier| earlier.rule == reservation.rule);
-        let state = budgets.by_number(reservation.rule);
-        if let Some(state) = state.filter(|state| !is_again && state.rule.measure == BudgetMeasure::Dollars) {
-            wanted.add(state, reservation.subject.clone(), u64::try_from(amount.get()).unwrap_or(0));
+    for (state, newest) in newest_of_rules(budgets, held) {
+        // A rule of other models than the one that the call went over to counts nothing more.
+        if state.rule.measure == BudgetMeasure::Dollars && state.may_count(&newest.subject) {
+            wanted.add(state, newest.subject.clone(), u64::try_from(amount.get()).unwrap_or(0));
         }
     }
     wanted.finish()
+}
+
+/// A call that goes over to another model.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ModelChange<'c> {
+    pub(crate) org: &'c OrgId,
+    /// The amount by which the hold grows.
+    pub(crate) amount: NanoDollars,
+    pub(crate) to: &'c ModelDemand,
+}
+
+/// Returns what a hold reserves in addition if its call goes over to another model. The rules of that model reserve the whole
+/// call there. What was reserved for models before stays reserved until the call ends. A rule of those models alone gets a
+/// reservation of nothing for the other model, which says that the use is divided by model ([`RuleState::may_count`]).
+///
+/// # Errors
+/// As for a new hold.
+pub(crate) fn change_of_model(
+    budgets: &BudgetState,
+    held: Option<&BudgetedHold>,
+    change: ModelChange<'_>,
+    now: UnixNanos,
+) -> Result<Vec<BudgetReservation>, LedgerRefusal> {
+    let ModelChange { org, amount, to } = change;
+    let mut wanted = RuleCheck { now, reservations: Vec::new(), exceeded: None };
+    let reservations = held.map_or(&[][..], |held| &held.reservations);
+    let reserved = |rule: u64, subject: Option<&str>| {
+        let of_rule = reservations.iter().filter(|known| known.rule == rule);
+        let mut of_subject = of_rule.filter(|known| subject.is_none_or(|subject| *known.subject == *subject));
+        let first = of_subject.next()?.amount;
+        Some(of_subject.fold(first, |sum, known| sum.saturating_add(known.amount)))
+    };
+    let [more, whole] = [amount, to.amount].map(|amount| u64::try_from(amount.get()).unwrap_or(0));
+    budgets.each_model_rule(org, &to.model, |state, subject| {
+        let needed = match state.rule.measure {
+            BudgetMeasure::Dollars => whole,
+            BudgetMeasure::Tokens => to.tokens,
+            BudgetMeasure::Requests => 1,
+        };
+        match reserved(state.number, Some(&subject)) {
+            None => wanted.add(state, subject, needed),
+            Some(before) if before < needed => wanted.add(state, subject, needed - before),
+            Some(_) => {}
+        }
+    });
+    let Some(held) = held else { return wanted.finish() };
+    for (state, newest) in newest_of_rules(budgets, held) {
+        match (state.rule.scope, state.rule.measure) {
+            (BudgetScope::Model, _) => {
+                let subject = model_subject(org, &to.model);
+                if !state.may_count(&subject) && reserved(state.number, Some(&subject)).is_none() {
+                    wanted.add(state, subject.into(), 0);
+                }
+            }
+            (_, BudgetMeasure::Dollars) if more > 0 => wanted.add(state, newest.subject.clone(), more),
+            (_, BudgetMeasure::Tokens) => {
+                let before = reserved(state.number, None).unwrap_or(0);
+                if before < to.tokens {
+                    wanted.add(state, newest.subject.clone(), to.tokens - before);
+                }
+            }
+            (_, BudgetMeasure::Dollars | BudgetMeasure::Requests) => {}
+        }
+    }
+    wanted.finish()
+}
+
+/// Returns the newest reservation of each rule of a hold, in the order of the rules' first reservations.
+fn newest_of_rules<'h>(
+    budgets: &'h BudgetState,
+    held: &'h BudgetedHold,
+) -> impl Iterator<Item = (&'h RuleState, &'h BudgetReservation)> {
+    let is_first =
+        |place: usize, rule: u64| !held.reservations.iter().take(place).any(|one| one.rule == rule);
+    held.reservations.iter().enumerate().filter(move |(place, one)| is_first(*place, one.rule)).filter_map(
+        |(_, first)| {
+            let newest = held.reservations.iter().rev().find(|one| one.rule == first.rule)?;
+            Some((budgets.by_number(first.rule)?, newest))
+        },
+    )
 }
 
 /// The reservations of one hold, and the rule that refuses it.

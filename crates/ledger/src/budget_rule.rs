@@ -149,6 +149,17 @@ pub struct HoldDemand {
     pub places: Option<PlaceLimits>,
 }
 
+/// What a call asks of the budgets of the model that it goes over to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelDemand {
+    /// The model.
+    pub model: ModelName,
+    /// The maximum cost of the whole call on this model.
+    pub amount: NanoDollars,
+    /// The maximum number of tokens of the call on this model, input and output together.
+    pub tokens: u64,
+}
+
 /// The maximum number of calls in flight over all gateways. `None` means no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlaceLimits {

@@ -8,7 +8,7 @@ use headrace_domain::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::budget_rule::{BudgetRaise, BudgetRule, HoldDemand};
+use crate::budget_rule::{BudgetRaise, BudgetRule, HoldDemand, ModelDemand};
 use crate::free_tier::{FreeLeft, FreeTier};
 use crate::lot::{LotId, LotTerms};
 use crate::refund::RefundableCharge;
@@ -121,13 +121,15 @@ pub enum LedgerOperation {
         /// What the call asks of budget rules. `None` for a hold without a call: only its money counts then.
         demand: Option<HoldDemand>,
     },
-    /// Holds more money under the same hold, for a call that costs more than expected. It can be refused like a hold.
-    /// The hold then stays unchanged.
+    /// Holds more under the same hold, for a call that costs more than expected or goes over to another model. It can be
+    /// refused like a hold. The hold then stays unchanged.
     Extend {
         /// The hold to extend.
         hold: HoldId,
-        /// The additional amount, which must not be zero.
+        /// The additional amount. It may be zero only if the call goes over to another model.
         amount: NanoDollars,
+        /// The model that the call goes over to, whose budgets must have room. `None` if the model stays.
+        model: Option<Box<ModelDemand>>,
     },
     /// Ends a hold by charging for the usage. The charge never exceeds the hold. If the lines exceed it, the rest goes
     /// to the loss account. A *failed* call with an idempotency key is not charged, because its key is free again and

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
-use crate::budget_decisions::{budgeted, extension};
-use crate::budget_rule::HoldDemand;
+use crate::budget_decisions::{ModelChange, budgeted, change_of_model, extension};
+use crate::budget_rule::{HoldDemand, ModelDemand};
 use crate::command::{
     ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt, ReleaseReason,
     SettleOutcome, StoredAnswer,
@@ -131,7 +131,9 @@ impl LedgerCore {
                     HoldTaken { hold, org, project, amount, owner, expires, claim, budgeted, funding };
                 self.hold(wanted, (idempotency, demand.as_ref()), now, out)
             }
-            LedgerOperation::Extend { hold, amount } => self.extend(hold, amount, now, out),
+            LedgerOperation::Extend { hold, amount, model } => {
+                self.extend(hold, (amount, model.as_deref()), now, out)
+            }
             LedgerOperation::Settle { hold, lines, loss, outcome, answer } => {
                 self.settle(hold, lines, loss, (outcome, answer), now, out)
             }
@@ -317,22 +319,35 @@ impl LedgerCore {
     fn extend(
         &mut self,
         hold: HoldId,
-        amount: NanoDollars,
+        (amount, model): (NanoDollars, Option<&ModelDemand>),
         now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
-        if amount <= NanoDollars::ZERO {
+        let is_more = amount > NanoDollars::ZERO;
+        if amount.is_negative() || !(is_more || model.is_some()) {
             let why = "a hold is extended by more than nothing";
             return Err(LedgerRefusal::Invalid { field: "amount", why });
         }
         let held = self.open_hold(hold)?;
         let parties = held.parties();
         let amount_after = held.amount.checked_add(amount).map_err(|_| LedgerRefusal::Overflow)?;
-        let funding = self.fund_extension(hold, amount, now)?;
-        self.check_budget(amount, parties, now.ledger)?;
+        let funding = if is_more { self.fund_extension(hold, amount, now)? } else { None };
+        if is_more {
+            self.check_budget(amount, parties, now.ledger)?;
+        }
         let budgeted = self.open_hold(hold)?.budgeted.as_deref();
-        let reservations = extension(&self.state.budgets, budgeted, amount, now.ledger)?;
-        self.commit(JournalEvent::Extended { hold, amount, reservations, funding }, now, out)?;
+        let reservations = match model {
+            None => extension(&self.state.budgets, budgeted, amount, now.ledger)?,
+            Some(_) if !self.state.budgets.has_rules() => Vec::new(),
+            Some(to) => {
+                let (org, _) = self.state.names(parties).ok_or(LedgerRefusal::UnknownHold { hold })?;
+                let change = ModelChange { org: &org, amount, to };
+                change_of_model(&self.state.budgets, budgeted, change, now.ledger)?
+            }
+        };
+        if is_more || !reservations.is_empty() {
+            self.commit(JournalEvent::Extended { hold, amount, reservations, funding }, now, out)?;
+        }
         Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
     }
 

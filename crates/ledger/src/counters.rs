@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use headrace_domain::{BudgetName, HolderTiers, OrgId, ProjectId, TierName, UnixNanos};
+use headrace_domain::{BudgetName, HolderTiers, ModelName, OrgId, ProjectId, TierName, UnixNanos};
 use jiff::tz::TimeZone;
 use smallvec::SmallVec;
 
@@ -12,8 +12,10 @@ use crate::budget_rule::{
     AlertRaised, BudgetMeasure, BudgetRaise, BudgetReservation, BudgetRule, BudgetScope, BudgetWindow,
     BudgetedHold, HeldPlaces, HoldDemand, WindowBounds,
 };
+use crate::hold_use::{HoldUse, model_of, model_subject};
 use crate::table::Map;
 use crate::time_zone::find_zone;
+use crate::transaction::HoldSettled;
 use crate::windows::{TOTAL, window_at};
 
 /// The number of alerts that are remembered. All of them are in the journal.
@@ -159,10 +161,18 @@ impl RuleState {
             return None;
         }
         Some(match rule.scope {
-            // The same model has a counter in each organisation.
-            BudgetScope::Model => self.known_subject(&format!("{org}/{id}")),
+            BudgetScope::Model => self.known_subject(&model_subject(org, id)),
             _ => self.known_subject(id),
         })
+    }
+
+    /// Whether the rule counts anything for a subject. A call that goes over to another model reserves nothing for that model
+    /// of a rule that is for other models alone, and such a reservation makes no counter.
+    pub(crate) fn may_count(&self, subject: &str) -> bool {
+        match (self.rule.scope, &self.rule.subject) {
+            (BudgetScope::Model, Some(only)) => model_of(subject) == &**only,
+            _ => true,
+        }
     }
 
     fn known_subject(&self, id: &str) -> RuleSubject {
@@ -251,6 +261,26 @@ impl BudgetState {
         Ok(())
     }
 
+    /// Calls `act` for each rule that counts calls of a model in an organisation, with the rule's subject.
+    pub(crate) fn each_model_rule(
+        &self,
+        org: &OrgId,
+        model: &ModelName,
+        mut act: impl FnMut(&RuleState, Arc<str>),
+    ) {
+        let bound =
+            self.bound_rules.get(scope_place(BudgetScope::Model)).and_then(|bound| bound.get(model.as_str()));
+        for place in self.open_rules.iter().chain(bound.into_iter().flatten()) {
+            let Some(state) = self.rules.get(*place).filter(|state| state.rule.scope == BudgetScope::Model)
+            else {
+                continue;
+            };
+            if state.rule.org.as_ref().is_none_or(|only| only == org) {
+                act(state, state.known_subject(&model_subject(org, model.as_str())));
+            }
+        }
+    }
+
     /// Returns the number of calls in flight of a subject.
     pub(crate) fn in_flight(&self, scope: PlaceScope, subject: &str) -> u32 {
         self.places.get(scope as usize).and_then(|places| places.get(subject)).copied().unwrap_or(0)
@@ -332,6 +362,9 @@ impl BudgetState {
     pub(crate) fn reserve(&mut self, reservations: &[BudgetReservation], now: UnixNanos) {
         for BudgetReservation { rule, subject, window, amount } in reservations {
             let Some(state) = self.by_number_mut(*rule) else { continue };
+            if *amount == 0 && !state.may_count(subject) {
+                continue;
+            }
             let counters = match state.counters.get_mut(subject) {
                 Some(counters) => counters,
                 None => state.counters.entry(Arc::clone(subject)).or_default(),
@@ -391,15 +424,25 @@ impl BudgetState {
         }
     }
 
-    /// Ends a hold: what was reserved of each rule becomes what was used, or is free again.
-    pub(crate) fn end_hold(&mut self, held: &BudgetedHold, used: HoldUse) {
+    /// Ends a hold: what was reserved of each rule becomes what was used, or is free again. A rule that has reservations for
+    /// several models takes the use of each model from its own; `settled` has the lines by model. `None` if nothing was used.
+    pub(crate) fn end_hold(&mut self, held: &BudgetedHold, used: HoldUse, settled: Option<&HoldSettled>) {
         self.leave_places(&held.places);
         for (place, reservation) in held.reservations.iter().enumerate() {
             let BudgetReservation { rule, subject, window, amount } = reservation;
-            // What earlier reservations of the same rule cover.
-            let earlier = held.reservations.iter().take(place).filter(|earlier| earlier.rule == *rule);
-            let covered = earlier.fold(0_u64, |sum, earlier| sum.saturating_add(earlier.amount));
+            let of_rule = || held.reservations.iter().enumerate().filter(|(_, one)| one.rule == *rule);
+            // What earlier reservations of the same rule and subject cover.
+            let earlier = of_rule().filter(|(at, one)| *at < place && one.subject == *subject);
+            let covered = earlier.fold(0_u64, |sum, (_, earlier)| sum.saturating_add(earlier.amount));
+            let has_moved = of_rule().any(|(_, one)| one.subject != *subject);
             let Some(state) = self.by_number_mut(*rule) else { continue };
+            let used = match settled {
+                Some(settled) if has_moved => {
+                    let is_last = of_rule().next_back().is_some_and(|(_, one)| one.subject == *subject);
+                    used.of_model(settled, model_of(subject), is_last)
+                }
+                _ => used,
+            };
             let actual = used.of(state.rule.measure).saturating_sub(covered).min(*amount);
             let counters = state.counters.get_mut(subject);
             let counter = counters.and_then(|counters| {
@@ -510,25 +553,4 @@ impl BudgetState {
 /// Whether `used` is at least `percent` of `limit`. Nothing is reached without use.
 pub(crate) fn is_reached(used: u64, limit: u64, percent: u16) -> bool {
     used > 0 && u128::from(used) * 100 >= u128::from(limit) * u128::from(percent)
-}
-
-/// What an ended hold used.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HoldUse {
-    /// Charged nano-dollars.
-    pub(crate) dollars: u64,
-    /// Charged tokens.
-    pub(crate) tokens: u64,
-    /// One if the call ran.
-    pub(crate) requests: u64,
-}
-
-impl HoldUse {
-    pub(crate) const fn of(self, measure: BudgetMeasure) -> u64 {
-        match measure {
-            BudgetMeasure::Dollars => self.dollars,
-            BudgetMeasure::Tokens => self.tokens,
-            BudgetMeasure::Requests => self.requests,
-        }
-    }
 }

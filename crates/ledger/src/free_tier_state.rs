@@ -6,8 +6,9 @@ use std::sync::Arc;
 use headrace_domain::{ModelName, OrgId, ProjectId, UnixNanos};
 
 use crate::budget_rule::{BudgetReservation, BudgetScope, BudgetedHold, HeldPlaces};
-use crate::counters::{BudgetState, HoldUse, RuleState};
+use crate::counters::{BudgetState, RuleState};
 use crate::free_tier::FreeTier;
+use crate::hold_use::HoldUse;
 use crate::lot::HoldFunding;
 
 /// All free tiers.
@@ -86,6 +87,6 @@ impl FreeTierState {
     /// Ends one reservation: what was reserved becomes what was used, or is free again.
     pub(crate) fn end(&mut self, reservation: &BudgetReservation, used: HoldUse) {
         let reservations = vec![reservation.clone()];
-        self.budgets.end_hold(&BudgetedHold { reservations, places: HeldPlaces::default() }, used);
+        self.budgets.end_hold(&BudgetedHold { reservations, places: HeldPlaces::default() }, used, None);
     }
 }

@@ -21,6 +21,7 @@ mod finished_keys;
 mod free_tier;
 mod free_tier_state;
 mod funding;
+mod hold_use;
 mod journal;
 mod lot;
 mod lot_commands;
@@ -59,7 +60,7 @@ pub use admin::{GatewayRecord, GatewayState, JournalHistory, LedgerAdmin, LocalL
 pub use budget_rule::{
     AlertRaised, BudgetCounter, BudgetMeasure, BudgetOrigin, BudgetRaise, BudgetReport, BudgetReservation,
     BudgetRule, BudgetRuleFault, BudgetScope, BudgetWindow, BudgetedHold, HeldPlaces, HoldDemand,
-    MAX_BUDGET_RULES, PlaceLimits, WindowBounds,
+    MAX_BUDGET_RULES, ModelDemand, PlaceLimits, WindowBounds,
 };
 pub use charges::{ChargeGroup, FundedAmounts, OrgCharges, charges_of};
 pub use client::{CallerCheck, LedgerClient, PendingBatch, StandingHint};

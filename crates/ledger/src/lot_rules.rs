@@ -3,7 +3,7 @@
 
 use headrace_domain::{NanoDollars, OrgId, UnixNanos};
 
-use crate::counters::HoldUse;
+use crate::hold_use::HoldUse;
 use crate::lot::{HoldFunding, LotKind, MoneySource};
 use crate::refund::{ChargeRefunded, RefundPart, RefundTarget};
 use crate::state::{HeldFunds, LedgerState, OrgAccount};

@@ -6,7 +6,7 @@ use headrace_domain::{HoldId, TokenClass, UnixNanos};
 
 use crate::calendar::MonthNumber;
 use crate::command::SettleOutcome;
-use crate::counters::HoldUse;
+use crate::hold_use::HoldUse;
 use crate::refusal::HoldResolution;
 use crate::state::{HeldFunds, IdempotencyEntry, KEY_LIFETIME, LedgerState, PartyRows};
 use crate::transaction::{HoldSettled, HoldTaken};
@@ -24,9 +24,9 @@ fn use_of(settled: &HoldSettled, held: &HeldFunds) -> HoldUse {
 }
 
 impl LedgerState {
-    pub(crate) fn end_budgeted(&mut self, held: &HeldFunds, used: HoldUse) {
+    pub(crate) fn end_budgeted(&mut self, held: &HeldFunds, used: HoldUse, settled: Option<&HoldSettled>) {
         if let Some(budgeted) = &held.budgeted {
-            self.budgets.end_hold(budgeted, used);
+            self.budgets.end_hold(budgeted, used, settled);
         }
     }
 
@@ -86,7 +86,7 @@ impl LedgerState {
         let charged = settled.charged;
         let Some(held) = self.close(settled.hold, HoldResolution::Settled { charged }) else { return };
         let used = use_of(settled, &held);
-        self.end_budgeted(&held, used);
+        self.end_budgeted(&held, used, Some(settled));
         self.end_funding(&held, charged, used);
         if let Some(project) = self.projects.at_mut(held.project) {
             let month = MonthNumber::of(now);

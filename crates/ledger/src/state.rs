@@ -10,8 +10,9 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use crate::budget_rule::{BudgetReservation, BudgetedHold};
 use crate::calendar::MonthNumber;
 use crate::command::{BudgetPeriod, LowBalance, Owner, ProjectBudget, SettleOutcome, StoredAnswer};
-use crate::counters::{BudgetState, HoldUse};
+use crate::counters::BudgetState;
 use crate::free_tier_state::FreeTierState;
+use crate::hold_use::HoldUse;
 use crate::lot::HoldFunding;
 use crate::lot_state::LotState;
 use crate::refund::ChargeRefunded;
@@ -304,7 +305,11 @@ impl LedgerState {
                     .map_err(RuleBreach::Rule)
             }
             JournalEvent::Extended { hold, amount, reservations, funding } => {
-                rule(*amount > NanoDollars::ZERO, "a hold is extended by nothing")?;
+                let is_more = *amount > NanoDollars::ZERO;
+                // A call that goes over to a model that costs no more reserves of the budgets of that model alone.
+                let only_reserves =
+                    *amount == NanoDollars::ZERO && !reservations.is_empty() && funding.is_none();
+                rule(is_more || only_reserves, "a hold is extended by nothing")?;
                 self.check_reservations(Some(reservations), now)?;
                 let held =
                     self.open.get(hold).ok_or(RuleBreach::Rule("a hold is extended that is not open"))?;
@@ -419,7 +424,8 @@ impl LedgerState {
                     let funding = HoldFunding::extended(before, held.amount, funding.as_deref(), *amount);
                     held.funding = funding.map(Box::new);
                     held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
-                    if let Some(budgeted) = &mut held.budgeted {
+                    if !reservations.is_empty() {
+                        let budgeted = held.budgeted.get_or_insert_default();
                         budgeted.reservations.extend_from_slice(reservations);
                     }
                 }
@@ -431,7 +437,7 @@ impl LedgerState {
             JournalEvent::Released { hold, why } => {
                 self.counts.released += 1;
                 if let Some(held) = self.close(*hold, HoldResolution::Released { why: *why }) {
-                    self.end_budgeted(&held, HoldUse::default());
+                    self.end_budgeted(&held, HoldUse::default(), None);
                     self.end_funding(&held, NanoDollars::ZERO, HoldUse::default());
                     self.free_key(&held);
                 }

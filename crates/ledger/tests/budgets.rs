@@ -269,7 +269,7 @@ fn a_call_that_ends_after_its_window_counts_in_the_window_in_which_it_began() {
 fn an_extension_is_covered_too_and_counts_in_the_window_in_which_it_is_made() {
     let mut core = funded();
     run(&mut core, set_rule(BudgetRule { limit: 100, ..rule("daily", BudgetScope::Key) }), 0);
-    let extend = |amount| LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount) };
+    let extend = |amount| LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount), model: None };
     run(&mut core, call(1, "k", 60), 1);
     assert_eq!(exceeded(refused(&mut core, extend(41), 2)).needed, 41);
     run(&mut core, extend(40), 3);
@@ -287,7 +287,7 @@ fn a_call_that_costs_nothing_passes_a_spent_budget_and_its_extension_does_not() 
     run(&mut core, call(1, "k", 100), 1);
     run(&mut core, set_rule(BudgetRule { limit: 50, ..rule("daily", BudgetScope::Key) }), 2);
     run(&mut core, call(2, "k", 0), 3);
-    let extend = LedgerOperation::Extend { hold: hold_id(2), amount: nano(1) };
+    let extend = LedgerOperation::Extend { hold: hold_id(2), amount: nano(1), model: None };
     assert_eq!(exceeded(refused(&mut core, extend, 4)).needed, 1);
 }
 

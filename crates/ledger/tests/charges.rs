@@ -153,7 +153,7 @@ fn charges_and_refunds_have_the_amounts_of_each_source() {
     }
     // Promotional 40, paid 30, balance 100, contract 80.
     run(hold(1, 200), SECOND);
-    run(LedgerOperation::Extend { hold: hold_id(1), amount: nano(50) }, 2 * SECOND);
+    run(LedgerOperation::Extend { hold: hold_id(1), amount: nano(50), model: None }, 2 * SECOND);
     run(settle(1, 245), 3 * SECOND);
     run(hold(2, 10), 4 * SECOND);
     run(settle(2, 10), 5 * SECOND);

@@ -359,7 +359,7 @@ fn a_hold_is_extended_as_far_as_money_and_budget_go() {
     run(&mut core, budget("o", "p", 700, BudgetPeriod::Total)).unwrap();
     run(&mut core, hold(1, 100)).unwrap();
     let extend = |core: &mut LedgerCore, amount| {
-        run(core, LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount) })
+        run(core, LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount), model: None })
     };
     let more = extend(&mut core, 400).unwrap();
     assert_eq!(more, Receipt::Extended { hold: hold_id(1), amount: nano(500), available: nano(500) });

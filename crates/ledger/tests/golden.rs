@@ -184,7 +184,7 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
 
 #[test]
 fn format_2_is_a_hold_extended_and_a_clock_set_back() {
-    let extend = LedgerOperation::Extend { hold: hold_id(7), amount: nano(9) };
+    let extend = LedgerOperation::Extend { hold: hold_id(7), amount: nano(9), model: None };
     let written = || written(script(), &[LedgerOperation::SetClock, hold(7, 1), extend.clone()]);
     if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
         std::fs::write(GOLDEN_V2, print(&written())).unwrap();
@@ -248,7 +248,7 @@ fn format_5_is_what_budget_rules_need_and_its_snapshots_have_format_2() {
         set_rule(tokens.clone()),
         LedgerOperation::RaiseBudget { name: name(), raise },
         budgeted(20),
-        LedgerOperation::Extend { hold: hold_id(20), amount: nano(100) },
+        LedgerOperation::Extend { hold: hold_id(20), amount: nano(100), model: None },
         settle(20, 500),
         LedgerOperation::RaiseBudget { name: name(), raise: None },
         set_rule(BudgetRule { limit: 2_000, ..daily.clone() }),
@@ -325,7 +325,7 @@ fn lot_script() -> Vec<LedgerOperation> {
         budgeted(20, 400),
         settle(20, 350),
         budgeted(21, 500),
-        LedgerOperation::Extend { hold: hold_id(21), amount: nano(100) },
+        LedgerOperation::Extend { hold: hold_id(21), amount: nano(100), model: None },
         settle(21, 550),
         call(22, "key_1", 60),
         refund(21, 550, &shares, Some(200), "a"),

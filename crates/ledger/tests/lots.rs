@@ -186,7 +186,7 @@ fn an_extension_draws_from_the_lots_of_its_hold_and_from_those_for_all_models() 
     applied(&mut core, call(1, "k", 10), 1);
     applied(&mut core, lot(LotKind::Promotional, 3, None, &[]), 1);
     applied(&mut core, lot(LotKind::Promotional, 3, None, &["demo-1"]), 1);
-    let extend = |amount| LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount) };
+    let extend = |amount| LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount), model: None };
     let (_, transactions) = applied(&mut core, extend(15), 2);
     assert_eq!(shares(&transactions), [(lot_source(1), 10), (lot_source(2), 3), (MoneySource::Balance, 2)]);
     assert!(apply(&mut core, extend(4), 2).is_err(), "the lot for the model is another one");

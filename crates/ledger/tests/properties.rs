@@ -17,8 +17,8 @@ use headrace_ledger::verify::verify;
 use headrace_ledger::{
     AppendFault, BudgetMeasure, BudgetPeriod, BudgetRaise, BudgetRule, BudgetScope, BudgetWindow,
     CommandResult, FreeTier, GrantKind, JournalHistory as _, Ledger, LedgerOperation, LedgerOptions,
-    LedgerRefusal, LedgerTotals, LotId, LotKind, LotTerms, LowBalance, MemoryJournal, Owner, PlaceLimits,
-    Receipt, ReleaseReason, SettleOutcome,
+    LedgerRefusal, LedgerTotals, LotId, LotKind, LotTerms, LowBalance, MemoryJournal, ModelDemand, Owner,
+    PlaceLimits, Receipt, ReleaseReason, SettleOutcome,
 };
 use proptest::prelude::*;
 
@@ -77,7 +77,8 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
         }),
         2 => (rule_shape, rule_limits).prop_map(|((name, scope, window, measure), (limit, is_hard, bound, zone))| {
             set_rule(BudgetRule {
-                subject: bound.then(|| "k0".into()),
+                // A bound rule of models is for `demo-1`, where most calls begin.
+                subject: bound.then(|| if scope == 4 { "demo-1".into() } else { "k0".into() }),
                 window: BudgetWindow::ALL[window],
                 zone: ["UTC", "Asia/Tokyo", "America/Sao_Paulo"][zone].into(),
                 measure: BudgetMeasure::ALL[measure],
@@ -125,8 +126,15 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
                 command => command,
             }
         }),
-        6 => (id.clone(), 0i64..300, 0i64..50, outcome, any::<bool>()).prop_map(|(n, used, loss, outcome, answer)| {
-            settle_as(n, used, loss, outcome, answer.then_some(b"body".as_slice()))
+        6 => (id.clone(), 0i64..300, 0i64..50, outcome, 0u8..4).prop_map(|(n, used, loss, outcome, answer)| {
+            let mut settled = settle_as(n, used, loss, outcome, (answer % 2 == 0).then_some(b"body".as_slice()));
+            if let LedgerOperation::Settle { lines, .. } = &mut settled {
+                // The model that the call may have gone over to did all of the work, or the last of it.
+                for line in lines.iter_mut().skip([1, 0, usize::MAX, usize::MAX][usize::from(answer)]) {
+                    line.model = ModelName::new("demo-2").unwrap();
+                }
+            }
+            settled
         }),
         2 => id.clone().prop_map(|n| LedgerOperation::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
         1 => (0u128..2).prop_map(|owner| LedgerOperation::ReleaseOwners { ended: vec![Owner::new(owner)] }),
@@ -134,7 +142,14 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
         2 => free_tiers(),
         1 => Just(LedgerOperation::ExpireHolds),
         1 => Just(LedgerOperation::SetClock),
-        3 => (id, 0i64..120).prop_map(|(n, more)| LedgerOperation::Extend { hold: hold_id(n), amount: nano(more) }),
+        4 => (id, 0i64..120, 0usize..4, 0i64..300).prop_map(|(n, more, model, most)| {
+            let model = (model > 0).then(|| Box::new(ModelDemand {
+                model: ModelName::new(["demo-1", "demo-1", "demo-2"][model - 1]).unwrap(),
+                amount: nano(most),
+                tokens: 30,
+            }));
+            LedgerOperation::Extend { hold: hold_id(n), amount: nano(more), model }
+        }),
     ]
 }
 

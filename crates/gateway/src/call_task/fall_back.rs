@@ -68,7 +68,7 @@ impl CallTask {
         let failed = Arc::clone(&self.round.work);
         let work = failed.for_model(gateway, model, &mut self.context).await?;
         let quoted = quoted(&work, self.settlement.tiers(), gateway.parts().clock.now())?;
-        self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.context).await?;
+        self.settlement.go_over(gateway, (&failed.model, &work), quoted, &mut self.context).await?;
         Ok(work)
     }
 

@@ -37,7 +37,7 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
 
     // Another round of the same prompts costs at most as much again: the hold grows under its own id.
     let amount = call.context.record.held;
-    let extend = LedgerOperation::Extend { hold: call.settlement.hold(), amount };
+    let extend = LedgerOperation::Extend { hold: call.settlement.hold(), amount, model: None };
     let extended = world.ledger.transact(vec![extend], world.clock.now());
     extended.verdicts.into_iter().for_each(|verdict| drop(verdict.into_result().unwrap()));
     call.context.record.held = amount.checked_add(amount).unwrap();

@@ -90,7 +90,8 @@ impl KeyedCall {
         context.record.held = amount;
         context.record.billed = Some(Box::new(self.work.held_for(&quote, now)));
         context.end_stage(Stage::Hold);
-        let settlement = CallSettlement::new(hold, self.principal.lease, (quote, tiers), taken_ns, durable);
+        let settlement = CallSettlement::new(hold, self.principal.lease, (quote, tiers), taken_ns, durable)
+            .budgeted(takes_limits);
         Ok(FundedCall { work: self.work, settlement, headers })
     }
 }

@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use headrace_catalog::{Backend, Catalog, CatalogOffer, ServedModel};
 use headrace_domain::{
-    Clock, Dialect, Endpoint, ModelName, NanoDollars, PriceTier, RoundOutcome, is_partition,
+    AttemptOutcome, BudgetName, Clock, Dialect, Endpoint, ModelName, NanoDollars, PriceTier, RoundOutcome,
+    is_partition,
 };
 use headrace_engine_api::{Engine, RelayError, RelayEvent};
 use headrace_fleet::{Fleet, Worker};
 use headrace_ledger::prices::{CostList, PriceList};
-use headrace_ledger::{LedgerOperation, LowBalance};
+use headrace_ledger::{
+    BudgetMeasure, BudgetOrigin, BudgetRule, BudgetScope, BudgetWindow, LedgerOperation, LowBalance,
+};
 use headrace_limits::{LimitSpec, Scope};
 use headrace_rollout::{FallbackModels, ModelRoute, RouteArm};
 use serde_json::json;
@@ -393,6 +396,69 @@ async fn a_call_that_was_cut_to_its_money_is_as_short_at_the_other_model() {
     let bounds: Vec<u32> = large.jobs.lock().unwrap().iter().map(|job| job.sampling.max_tokens).collect();
     assert_eq!(bounds, [capped]);
     world.balance_when_idle().await;
+}
+
+/// A budget of dollars a day for each model.
+async fn budget_by_model(world: &World, subject: Option<&str>, limit: u64) {
+    let rule = BudgetRule {
+        name: BudgetName::new("by-model").unwrap(),
+        scope: BudgetScope::Model,
+        org: None,
+        subject: subject.map(Into::into),
+        tier: None,
+        window: BudgetWindow::Day,
+        zone: "UTC".into(),
+        measure: BudgetMeasure::Dollars,
+        limit,
+        is_hard: true,
+        thresholds: Vec::new(),
+        origin: BudgetOrigin::Operator,
+    };
+    let set = LedgerOperation::SetBudgetRule { rule: Box::new(rule) };
+    let done = world.ledger.transact(vec![set], world.clock.now());
+    done.durable.await.unwrap();
+    assert!(done.verdicts.iter().all(headrace_ledger::CommandResult::is_done), "{:?}", done.verdicts);
+}
+
+#[tokio::test]
+async fn a_call_counts_in_the_budget_of_the_model_that_answers_and_not_where_that_is_full() {
+    // The limits of the budgets of `a-2`, and whether a call can go over to it. It may cost twice what `a-1` costs.
+    for (limit, falls) in [(10_000_000, true), (2 * 64_000, false)] {
+        let down = failed(RelayError::Connect { why: "refused".to_owned() });
+        let one = server("one", Dialect::OpenAi, vec![down]);
+        let two = server("two", Dialect::OpenAi, vec![whole(&answer_of("Hi you"))]);
+        let three = server("three", Dialect::OpenAi, vec![whole(&answer_of("Hi you"))]);
+        let world = World::new(Setup::default());
+        let models: [(&str, &[Arc<ScriptedServer>]); 3] =
+            [("a-1", &[one]), ("a-2", &[two]), ("a-3", &[three])];
+        let fallbacks =
+            FallbackModels { failed: vec![name("a-2"), name("a-3")], ..FallbackModels::default() };
+        offer(&world, &models, falling(fallbacks));
+        budget_by_model(&world, if falls { None } else { Some("a-2") }, limit).await;
+        let (status, model, told) = ask(&world, &json!({})).await;
+        let expected = if falls { "a-2" } else { "a-3" };
+        assert_eq!((status, model.as_deref()), (200, Some(expected)), "{told}");
+        world.balance_when_idle().await;
+        let (record, report) = (world.last_trace(), world.ledger.budgets(world.clock.now()).remove(0));
+        let counters: Vec<_> = report
+            .counters
+            .iter()
+            .filter(|counter| counter.used + counter.reserved > 0)
+            .map(|counter| (counter.subject.rsplit('/').next().unwrap(), counter.used, counter.reserved))
+            .collect();
+        let cost = u64::try_from(record.cost.get()).unwrap();
+        let passed = record.attempts.iter().find(|attempt| attempt.model.as_deref() == Some("a-2"));
+        match falls {
+            true => assert_eq!((counters, passed), (vec![("a-2", cost, 0)], None)),
+            false => {
+                assert_eq!(counters, [], "{record:?}");
+                let outcome = &passed.expect("an attempt says why").outcome;
+                let AttemptOutcome::Refused { code, why } = outcome else { panic!("{outcome:?}") };
+                assert_eq!(code, "budget_rule_exceeded");
+                assert!(why.contains("`by-model`"), "{why}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

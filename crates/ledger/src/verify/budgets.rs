@@ -18,6 +18,8 @@ pub(super) struct BudgetVerifier {
     counters: HashMap<CounterKey, (u64, u64)>,
     /// The holds that reserve something, with whether they claim an idempotency key.
     open: HashMap<HoldId, (BudgetedHold, bool)>,
+    /// The holds that reserve nothing and claim an idempotency key. They may reserve something later.
+    claims: HashSet<HoldId>,
     alerts: HashSet<(CounterKey, u16)>,
     /// Whether the clock was set back. Windows are merged then, and only replaying knows their sums.
     has_merged: bool,
@@ -54,15 +56,17 @@ impl BudgetVerifier {
             JournalEvent::Held(held) => self.held(held, time, find),
             JournalEvent::Extended { hold, reservations, .. } if !reservations.is_empty() => {
                 self.reserve(reservations, time, find);
-                match self.open.get_mut(hold) {
-                    Some((budgeted, _)) => budgeted.reservations.extend_from_slice(reservations),
-                    None => find(format!("{hold} reserves more of budgets and reserved nothing before")),
-                }
+                // A call may go over to a model that has the first budget that counts it.
+                let has_claim = self.claims.remove(hold);
+                let (budgeted, _) =
+                    self.open.entry(*hold).or_insert_with(|| (BudgetedHold::default(), has_claim));
+                budgeted.reservations.extend_from_slice(reservations);
             }
             JournalEvent::Settled(settled) => self.settled(settled),
             JournalEvent::Released { hold, .. } => {
+                self.claims.remove(hold);
                 if let Some((budgeted, _)) = self.open.remove(hold) {
-                    self.end(&budgeted, |_| 0);
+                    self.end(&budgeted, |_, _| 0);
                 }
             }
             JournalEvent::AlertRaised(alert) => self.alert(alert, find),
@@ -82,7 +86,12 @@ impl BudgetVerifier {
     }
 
     fn held(&mut self, held: &HoldTaken, time: UnixNanos, find: &mut dyn FnMut(String)) {
-        let Some(budgeted) = &held.budgeted else { return };
+        let Some(budgeted) = &held.budgeted else {
+            if held.claim.is_some() {
+                self.claims.insert(held.hold);
+            }
+            return;
+        };
         self.reserve(&budgeted.reservations, time, find);
         for reservation in &budgeted.reservations {
             let Some((rule, _)) = self.rules.get(&reservation.rule) else { continue };
@@ -116,26 +125,64 @@ impl BudgetVerifier {
     }
 
     fn settled(&mut self, settled: &HoldSettled) {
+        self.claims.remove(&settled.hold);
         let Some((budgeted, has_claim)) = self.open.remove(&settled.hold) else { return };
         let failed = settled.outcome == SettleOutcome::Failed;
         let is_waived = failed && has_claim;
-        let tokens = settled.lines.iter().filter(|line| line.class != TokenClass::WebSearch);
-        let tokens: u64 = tokens.map(|line| line.tokens).fold(0, u64::saturating_add);
-        let dollars = u64::try_from(settled.charged.get()).unwrap_or(0);
-        self.end(&budgeted, |measure| match measure {
-            _ if is_waived => 0,
-            BudgetMeasure::Dollars => dollars,
-            BudgetMeasure::Tokens => tokens,
-            BudgetMeasure::Requests => u64::from(!failed || !settled.lines.is_empty()),
+        let has_run = !failed || !settled.lines.is_empty();
+        // What is charged of each line: the first lines are charged first.
+        let mut left = u64::try_from(settled.charged.get()).unwrap_or(0);
+        let charged: Vec<u64> = settled
+            .lines
+            .iter()
+            .map(|line| {
+                let part = u64::try_from(line.amount.get()).unwrap_or(0).min(left);
+                left -= part;
+                part
+            })
+            .collect();
+        let whole = u64::try_from(settled.charged.get()).unwrap_or(0);
+        self.end(&budgeted, |measure, by_model| {
+            let lines = || {
+                let lines = settled.lines.iter().zip(&charged);
+                lines.filter(|(line, _)| by_model.is_none_or(|(model, _)| line.model.as_str() == model))
+            };
+            match (measure, by_model) {
+                _ if is_waived => 0,
+                (BudgetMeasure::Dollars, None) => whole,
+                (BudgetMeasure::Dollars, Some(_)) => {
+                    lines().map(|(_, part)| *part).fold(0, u64::saturating_add)
+                }
+                (BudgetMeasure::Tokens, _) => {
+                    let tokens = lines().filter(|(line, _)| line.class != TokenClass::WebSearch);
+                    tokens.map(|(line, _)| line.tokens).fold(0, u64::saturating_add)
+                }
+                (BudgetMeasure::Requests, None) => u64::from(has_run),
+                (BudgetMeasure::Requests, Some((_, is_last))) => {
+                    let is_its = if settled.lines.is_empty() { is_last } else { lines().next().is_some() };
+                    u64::from(has_run && is_its)
+                }
+            }
         });
     }
 
-    /// Ends a hold. Each rule takes what was used from its first reservation on.
-    fn end(&mut self, budgeted: &BudgetedHold, used: impl Fn(BudgetMeasure) -> u64) {
-        let mut left: HashMap<u64, u64> = HashMap::new();
+    /// Ends a hold. Each rule takes what was used from its first reservation on. `used` gets the model of a reservation, and
+    /// whether the call went over to it last, if the rule has reservations for several models.
+    fn end(&mut self, budgeted: &BudgetedHold, used: impl Fn(BudgetMeasure, Option<(&str, bool)>) -> u64) {
+        let mut left: HashMap<(u64, &str), u64> = HashMap::new();
+        let mut subjects: HashMap<u64, Vec<&str>> = HashMap::new();
+        for BudgetReservation { rule, subject, .. } in &budgeted.reservations {
+            subjects.entry(*rule).or_default().push(subject);
+        }
         for reservation in &budgeted.reservations {
             let Some((rule, _)) = self.rules.get(&reservation.rule) else { continue };
-            let left = left.entry(reservation.rule).or_insert_with(|| used(rule.measure));
+            let subject = &*reservation.subject;
+            let of_rule = subjects.get(&reservation.rule).map_or(&[][..], Vec::as_slice);
+            let has_several = of_rule.iter().any(|one| *one != subject);
+            let model = subject.split_once('/').map_or(subject, |(_, model)| model);
+            let by_model = has_several.then(|| (model, of_rule.last() == Some(&subject)));
+            let left =
+                left.entry((reservation.rule, subject)).or_insert_with(|| used(rule.measure, by_model));
             let actual = reservation.amount.min(*left);
             *left -= actual;
             let (used, reserved) = self.counters.entry(key_of(reservation)).or_default();

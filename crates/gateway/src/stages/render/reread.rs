@@ -74,6 +74,8 @@ pub(crate) async fn read_for(
 /// call.
 pub(crate) fn passes_over(context: &mut RequestContext, model: &ServedModel, rejection: &Rejection) {
     let reason = match &rejection.param {
+        // A limit, a budget or the money refused: the message has its name and numbers.
+        None if rejection.stage == Stage::Hold => rejection.message.clone(),
         Some(param) => format!("the model cannot take this call: `{param}`"),
         None => "the model cannot take this call".to_owned(),
     };
