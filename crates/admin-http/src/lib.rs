@@ -38,12 +38,13 @@ pub use listener::{AdminSocket, ByteStream, MAX_PORTS_TRIED, Secure, Secured};
 pub use pages::{ConsoleAsset, ConsolePages};
 pub use peers::find::PeerAnswers;
 pub use peers::search_all::{FleetSearch, OwnGateway};
+pub use peers::usage::PeerUsage;
 pub use peers::{GatewayPeer, GatewayPeers, PeerAccess};
 pub use router::openapi;
 pub use seams::{
     AskedIn, CallRecords, CallView, Ended, FoundCall, LedgerCheck, ModelPrices, OpenHold, Pieces,
     PlaygroundAnswer, PlaygroundCaller, PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel,
-    ServerAdmin, SettingInForce, StoredCheckpoint, TokenizeAsk, VerifyFinding,
+    ServerAdmin, SettingInForce, StoredCheckpoint, TokenizeAsk, UsageView, VerifyFinding,
 };
 pub use server::AdminHttp;
 pub use sessions::{

@@ -16,6 +16,7 @@ pub(crate) mod find;
 pub(crate) mod forget;
 pub(crate) mod merge;
 pub(crate) mod search_all;
+pub(crate) mod usage;
 
 use credential::{GatewayCredential, HEADER};
 

@@ -348,11 +348,16 @@ pub trait CallRecords: Send + Sync {
     /// If a record cannot be read, for example that of a newer program.
     fn compare(&self, a: &Value, b: &Value) -> Result<Value, AdminError>;
 
-    /// Usage, by the filters and groups in `named`.
+    /// Usage, by the filters and groups in `named`. Adds `others`: the usage of other gateways over the same ledger, by the
+    /// names of the gateways. What they answered to the same question without others.
     ///
     /// # Errors
     /// As for [`CallRecords::search`].
-    fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
+    fn usage(
+        &self,
+        named: &[(&'static str, String)],
+        others: &[(String, Value)],
+    ) -> Result<UsageView, AdminError>;
 
     /// A project's statement for a month.
     ///
@@ -381,6 +386,15 @@ pub trait CallRecords: Send + Sync {
 
     /// The calls that end from now on.
     fn ended(&self) -> Ended;
+}
+
+/// Usage, and the gateways whose usage is not in it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UsageView {
+    /// The usage, as JSON.
+    pub usage: Value,
+    /// The names of the gateways whose answers could not be read, and why.
+    pub unread: Vec<(String, String)>,
 }
 
 /// A view of a call, and the call that it is of. The name by which a call is found may fit several calls: a caller chooses

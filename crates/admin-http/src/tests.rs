@@ -28,7 +28,7 @@ use crate::listener::OnConnectionLine;
 use crate::seams::{
     CallRecords, CallView, Ended, FoundCall, LedgerCheck, ModelPrices, OpenHold, PlaygroundAnswer,
     PlaygroundCaller, PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel, ServerAdmin,
-    SettingInForce, StoredCheckpoint, TokenizeAsk,
+    SettingInForce, StoredCheckpoint, TokenizeAsk, UsageView,
 };
 use crate::sessions::{OperatorSessions, SESSION_LIFETIME};
 use crate::who::CSRF_HEADER;
@@ -158,8 +158,16 @@ impl CallRecords for OneCall {
     fn compare(&self, a: &Value, b: &Value) -> Result<Value, AdminError> {
         Ok(json!({ "a": a["id"], "b": b["id"] }))
     }
-    fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
-        Ok(json!(named))
+    fn usage(
+        &self,
+        named: &[(&'static str, String)],
+        others: &[(String, Value)],
+    ) -> Result<UsageView, AdminError> {
+        let (read, unread): (Vec<_>, Vec<_>) =
+            others.iter().cloned().partition(|(_, usage)| usage.is_array());
+        let unread = unread.into_iter().map(|(gateway, _)| (gateway, "no list".to_owned())).collect();
+        let usage = if others.is_empty() { json!(named) } else { json!({ "asked": named, "others": read }) };
+        Ok(UsageView { usage, unread })
     }
     fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError> {
         Ok(json!({ "project": project, "month": month }))

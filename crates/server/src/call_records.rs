@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_admin::{AdminError, ForgottenStore};
-use headrace_admin_http::{CallRecords, CallView, Ended, FoundCall};
+use headrace_admin_http::{CallRecords, CallView, Ended, FoundCall, UsageView};
 use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::StorageReader;
@@ -161,11 +161,17 @@ impl CallRecords for KnownCalls {
         to_json(&diff(&read(a)?, &read(b)?))
     }
 
-    fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
+    fn usage(
+        &self,
+        named: &[(&'static str, String)],
+        others: &[(String, Value)],
+    ) -> Result<UsageView, AdminError> {
         let query = self.query(named, UsageQuery::set)?;
-        let mut report = self.live_stats.usage.usage(&query).map_err(failed)?.json();
-        self.names.add_to_rows(&mut report, "rows");
-        Ok(report)
+        let own = self.live_stats.usage.usage(&query).map_err(failed)?;
+        let (others, unread) = own.read_others(others);
+        let mut usage = own.over_gateways(&others).json();
+        self.names.add_to_rows(&mut usage, "rows");
+        Ok(UsageView { usage, unread })
     }
 
     fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError> {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-pub use headrace_admin_http::{FleetSearch, OwnGateway};
+pub use headrace_admin_http::{FleetSearch, OwnGateway, PeerUsage};
 use headrace_admin_http::{GatewayPeer, GatewayPeers, PeerAccess};
 use headrace_domain::{SystemClock, TraceRecord};
 use headrace_store::PostgresAddresses;
@@ -106,6 +106,14 @@ impl FleetReader {
     /// Returns why there is no page.
     pub fn search(&self, search: &FleetSearch, own: OwnGateway<'_>) -> Result<Value, String> {
         self.0.as_ref().map_err(Clone::clone)?.search_all(search, own)
+    }
+
+    /// Returns the usage of the other gateways. See [`PeerAccess::usage_elsewhere`].
+    ///
+    /// # Errors
+    /// Returns why no gateway can be asked.
+    pub fn usage(&self, named: &[(&'static str, String)], own: Option<&str>) -> Result<PeerUsage, String> {
+        self.0.as_ref().map_err(Clone::clone)?.usage_elsewhere(named, own)
     }
 
     /// Returns the records of calls, by their ids and the names of their gateways, as far as these answer.

@@ -41,6 +41,7 @@ mod statement;
 mod table;
 mod units;
 mod usage;
+mod usage_fleet;
 mod waterfall;
 mod window;
 

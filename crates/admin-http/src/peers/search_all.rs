@@ -106,7 +106,7 @@ impl PeerAccess {
     }
 
     /// Waits on this thread, for twice the deadline at most. `None` if it is over.
-    fn wait_for<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, String> {
+    pub(super) fn wait_for<T>(&self, work: impl Future<Output = T>) -> Result<Option<T>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| error.to_string())?;
         Ok(runtime

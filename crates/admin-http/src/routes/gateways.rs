@@ -20,8 +20,10 @@ use crate::peers::find::{CALL, PeerAnswers};
 use crate::peers::forget::FORGET;
 use crate::peers::merge::{FleetCursor, GatewayPage, MissingGateway, merge};
 use crate::peers::search_all::SEARCH;
+use crate::peers::usage::{PeerUsage, USAGE, add_missing};
 use crate::peers::{DEADLINE, GatewayPeer, PeerAccess, no_answer};
 use crate::problem::ApiProblem;
+use crate::routes::requests::UsageQuery;
 use crate::routes::search::{Search, SearchAsk};
 use crate::seams::{CallView, FoundCall};
 
@@ -30,7 +32,7 @@ pub(super) const LOAD: &str = "/gateway/v1/load";
 
 /// All paths that other gateways call.
 #[cfg(test)]
-pub(crate) const PATHS: [&str; 4] = [SEARCH, CALL, LOAD, FORGET];
+pub(crate) const PATHS: [&str; 5] = [SEARCH, CALL, LOAD, FORGET, USAGE];
 
 /// A question of another gateway for one call.
 #[derive(Debug, Deserialize)]
@@ -53,6 +55,7 @@ pub(crate) fn router(app: AdminApp) -> Router {
         .route(CALL, post(call_here))
         .route(LOAD, post(load_here))
         .route(FORGET, post(forget_here))
+        .route(USAGE, post(usage_here))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .with_state(app)
 }
@@ -102,6 +105,18 @@ async fn forget_here(
     let ForgetAsk { user, project } = asked(&app, (&headers, &uri, &body))?;
     let stores = app.ask_calls(move |calls| calls.forget(&user, project.as_ref())).await?;
     Ok(Json(json!({ "stores": stores })))
+}
+
+async fn usage_here(
+    State(app): State<AdminApp>,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Json<Value>, ApiProblem> {
+    let query: UsageQuery = asked(&app, (&headers, &uri, &body))?;
+    let named = query.named();
+    let own = app.ask_calls(move |calls| calls.usage(&named, &[])).await??;
+    Ok(Json(own.usage))
 }
 
 async fn load_here(
@@ -164,6 +179,27 @@ pub(crate) async fn search(app: &AdminApp, ask: SearchAsk) -> Result<Value, ApiP
         }
     }
     Ok(merge(&position, pages, missing, ask.limit))
+}
+
+/// Usage over all live gateways, or of this one if it has its stores for itself. The gateways whose usage is not in it are in
+/// `missing_gateways`: their calls have no key, user, tag and upstream, and the sums have their charges.
+pub(crate) async fn usage(app: &AdminApp, named: Vec<(&'static str, String)>) -> Result<Value, ApiProblem> {
+    let Some(access) = app.peers() else {
+        return Ok(app.ask_calls(move |calls| calls.usage(&named, &[])).await??.usage);
+    };
+    let there = async {
+        let (peers, missing) = others(app, access).await;
+        (access.usage_of(peers, &named).await, missing)
+    };
+    let (PeerUsage { answers, missing: silent }, mut missing) =
+        within_deadline(there).await.unwrap_or_else(|why| (PeerUsage::default(), vec![why]));
+    // This gateway reads the ledger last, so that it has every charge that the others have.
+    let own = app.ask_calls(move |calls| calls.usage(&named, &answers)).await??;
+    let silent = silent.into_iter().chain(own.unread);
+    missing.extend(silent.map(|(gateway, why)| MissingGateway { gateway, why }));
+    let mut usage = own.usage;
+    add_missing(&mut usage, missing);
+    Ok(usage)
 }
 
 /// A view of a call, and the gateway that answered the call.

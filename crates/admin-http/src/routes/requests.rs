@@ -235,7 +235,7 @@ pub(crate) async fn usage(
 ) -> Result<Json<Value>, ApiProblem> {
     let mut named = query.named();
     narrow(&who.operator, &mut named)?;
-    ask(&app, move |calls| calls.usage(&named)).await.map(Json)
+    gateways::usage(&app, named).await.map(Json)
 }
 
 pub(crate) async fn statement(

@@ -18,7 +18,7 @@ macro_rules! query {
         }
 
         impl $name {
-            fn named(self) -> Vec<(&'static str, String)> {
+            pub(crate) fn named(self) -> Vec<(&'static str, String)> {
                 [$((stringify!($field), self.$field)),*]
                     .into_iter()
                     .filter_map(|(name, value)| Some((name, value?)))
@@ -43,6 +43,8 @@ query! {
         user,
         /// A label of the call's `metadata`, as `NAME=VALUE`.
         label,
+        /// The client's address, or its network (`203.0.113.0/24`, `2001:db8:7::/48`).
+        address,
         /// The model that served the call, or that the client requested.
         model,
         /// The upstream that was called.

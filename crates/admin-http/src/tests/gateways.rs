@@ -43,7 +43,12 @@ async fn second_gateway() -> String {
                 Some("req_shared") => json!({ "id": "req_shared", "org": "other", "view": view }),
                 _ => Value::Null,
             };
-            let body = json!({ "found": found }).to_string();
+            // A question for usage has no id. It is answered by its own words.
+            let text = String::from_utf8_lossy(&read);
+            let body = match text.starts_with("POST /gateway/v1/usage ") {
+                true => json!([asked]).to_string(),
+                false => json!({ "found": found }).to_string(),
+            };
             let head = format!(
                 "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                 body.len()
@@ -99,4 +104,51 @@ async fn a_search_for_contents_is_in_the_audit_log_without_its_text() {
     let refused = world.by(Role::Viewer, Method::GET, "/requests?content=refund", Value::Null).await;
     assert_eq!(refused.status.as_u16(), 403, "{refused:?}");
     assert_eq!(world.parts.directory.audit_of("content.search", None, 9).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn usage_is_that_of_all_gateways_and_names_those_that_are_missing() {
+    let clock = || Arc::new(ManualClock::at(NOW));
+    let second = Arc::new(SecondGateway(second_gateway().await));
+    let world = TestWorld::new().with_peers(PeerAccess::new(second, &[7; 32], clock()).unwrap());
+    let path = "/usage?by=user&from=2026-11-01T00:00:00Z";
+    let usage = world.by(Role::Viewer, Method::GET, path, Value::Null).await.body;
+    let asked = json!({ "by": "user", "from": "2026-11-01T00:00:00Z" });
+    assert_eq!(usage["others"], json!([["second", [asked]]]), "{usage}");
+    assert_eq!(usage["missing_gateways"], json!([]), "{usage}");
+    // An operator of one organisation asks the others for that one alone.
+    let bearer = format!("Bearer {}", world.org_operator(Role::Viewer));
+    let answer = world.call(Method::GET, "/admin/v1/usage", &[("authorization", &bearer)], Value::Null).await;
+    assert_eq!(answer.body["others"], json!([["second", [{ "org": "o" }]]]), "{answer:?}");
+    // Nothing listens there.
+    let gone = Arc::new(SecondGateway("http://127.0.0.1:1".to_owned()));
+    let world = TestWorld::new().with_peers(PeerAccess::new(gone, &[7; 32], clock()).unwrap());
+    let alone = world.by(Role::Viewer, Method::GET, "/usage", Value::Null).await;
+    assert_eq!(alone.status.as_u16(), 200, "the own usage is shown: {alone:?}");
+}
+
+#[test]
+fn a_program_beside_a_gateway_asks_each_other_gateway_once_and_never_its_own() {
+    /// Three live gateways, which nobody answers for. Two have the same name.
+    struct ThreeGateways;
+    impl GatewayPeers for ThreeGateways {
+        fn own(&self) -> GatewayPeer {
+            GatewayPeer { name: String::new(), address: None }
+        }
+        fn others(&self) -> Result<Vec<GatewayPeer>, String> {
+            let peer = |name: &str| GatewayPeer { name: name.to_owned(), address: None };
+            Ok(vec![peer("a"), peer("b"), peer("b")])
+        }
+        fn ended(&self) -> Result<Vec<String>, String> {
+            Ok(Vec::new())
+        }
+    }
+    let access = PeerAccess::new(Arc::new(ThreeGateways), &[7; 32], Arc::new(ManualClock::at(NOW))).unwrap();
+    for (own, expected) in
+        [(None, vec!["a", "b", "b"]), (Some("a"), vec!["b", "b"]), (Some("b"), vec!["a", "b"])]
+    {
+        let usage = access.usage_elsewhere(&[], own).unwrap();
+        let missing: Vec<&str> = usage.missing.iter().map(|(gateway, _)| gateway.as_str()).collect();
+        assert_eq!((missing, usage.answers.len()), (expected, 0), "{own:?}");
+    }
 }

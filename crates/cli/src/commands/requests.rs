@@ -146,7 +146,7 @@ fn records_of(
 }
 
 /// The name of the gateway that runs with a data directory. `None` if none does.
-fn name_of_running(dir: &Path) -> Option<String> {
+pub(super) fn name_of_running(dir: &Path) -> Option<String> {
     let Ok(AdminReply::Status(status)) = control::call(dir, &AdminCommand::Status) else { return None };
     status.gateways.into_iter().find(|gateway| gateway.is_this).map(|gateway| gateway.name)
 }

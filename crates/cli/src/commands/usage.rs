@@ -4,26 +4,66 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use headrace_domain::{Clock, SystemClock};
-use headrace_server::datadir;
+use headrace_server::datadir::{self, SecretFiles};
+use headrace_server::other_gateways::{self, PeerUsage};
 use headrace_store::StoreName;
-use headrace_trace::{Month, TraceError, UsageReader};
+use headrace_terminal::output;
+use headrace_trace::{Month, TraceError, UsageQuery, UsageReader, UsageReport};
+use serde_json::json;
 
 use crate::arguments::ServerArgs;
 use crate::arguments::usage::{StatementArgs, UsageArgs};
-use crate::commands::{CommandError, data_dir, print, recent_calls};
+use crate::commands::requests::name_of_running;
+use crate::commands::{CommandError, configuration, data_dir, print, recent_calls};
 
 /// Prints calls, tokens and money.
 pub(crate) fn usage(args: &UsageArgs) -> ExitCode {
     let report_text = || {
         let query = args.query(SystemClock::new().now()).map_err(CommandError::Other)?;
-        let report = open(&args.at)?.usage(&query).map_err(failed)?;
-        Ok(match (args.at.json, args.csv) {
-            (true, _) => format!("{:#}\n", report.json()),
-            (_, true) => report.csv(),
-            _ => report.table(),
-        })
+        let elsewhere = usage_elsewhere(args, &query)?;
+        // This directory is read last, so that it has every charge that the others have.
+        let own = open(&args.at)?.usage(&query).map_err(failed)?;
+        let Some(PeerUsage { answers, mut missing }) = elsewhere else { return Ok(shown(args, &own)) };
+        let (others, unread) = own.read_others(&answers);
+        missing.extend(unread);
+        let report = own.over_gateways(&others);
+        if args.at.json {
+            let mut usage = report.json();
+            let missing = missing.iter().map(|(gateway, why)| json!({ "gateway": gateway, "why": why }));
+            usage["missing_gateways"] = missing.collect();
+            return Ok(format!("{usage:#}\n"));
+        }
+        for (gateway, why) in &missing {
+            let calls = "its calls are listed without a key, user or tag";
+            output::note(&format!("gateway {gateway} did not answer: {why}: {calls}"));
+        }
+        Ok(shown(args, &report))
     };
     print(report_text())
+}
+
+fn shown(args: &UsageArgs, report: &UsageReport) -> String {
+    match (args.at.json, args.csv) {
+        (true, _) => format!("{:#}\n", report.json()),
+        (_, true) => report.csv(),
+        _ => report.table(),
+    }
+}
+
+/// The usage of the other gateways that share the stores. `None` if this directory has its stores for itself.
+fn usage_elsewhere(args: &UsageArgs, query: &UsageQuery) -> Result<Option<PeerUsage>, CommandError> {
+    let config = configuration(&args.at)?;
+    let fleet = match other_gateways::fleet(&config.data_dir, &SecretFiles::of(&config)) {
+        Ok(Some(fleet)) => fleet,
+        Ok(None) => return Ok(None),
+        Err(error) => return Ok(Some(unasked(error.to_string()))),
+    };
+    let own = name_of_running(&config.data_dir);
+    Ok(Some(fleet.usage(&UsageArgs::named(query), own.as_deref()).unwrap_or_else(unasked)))
+}
+
+fn unasked(why: String) -> PeerUsage {
+    PeerUsage { answers: Vec::new(), missing: vec![("all others".to_owned(), why)] }
 }
 
 /// Prints a project's statement for a month.

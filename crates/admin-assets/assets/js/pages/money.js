@@ -74,6 +74,7 @@ function spend(panel, signal) {
             signal,
           }),
           card(null, { class: 'flush' }, usageTable(rows, by)),
+          without(parts.missing_gateways ?? []),
         ];
       },
       { signal, lines: 8 },
@@ -113,6 +114,13 @@ function spend(panel, signal) {
     body,
   );
   draw();
+}
+
+/** Names the gateways whose traces are missing. The ledger still has the charges of their calls. */
+function without(missing) {
+  if (missing.length === 0) return null;
+  const names = missing.map(({ gateway, why }) => `${gateway} (${why})`).join(', ');
+  return h('p', { class: 'small muted' }, `Calls have no key, user, tag or upstream here if they ran on ${names}.`);
 }
 
 function usageTable(rows, by) {
