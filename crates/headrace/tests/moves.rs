@@ -7,6 +7,8 @@ mod common;
 #[path = "../../postgres/tests/support/mod.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod postgres;
+#[path = "common/token_issuer.rs"]
+mod token_issuer;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -18,6 +20,7 @@ use std::sync::mpsc::{self, Receiver};
 use common::{PATIENCE, Server, program, question, said};
 use postgres::{PostgresServer, versions};
 use serde_json::{Value, json};
+use token_issuer::TokenIssuer;
 
 const KEY: &str = "sk-integration-test-0123456789abcdef";
 
@@ -416,4 +419,45 @@ fn load(url: String, stop: Arc<AtomicBool>) -> tokio::task::JoinHandle<u64> {
         }
         answered
     })
+}
+
+/// The users of a stopped directory with the times of their last use.
+fn users(dir: &Path) -> Value {
+    let shown = program().args(["users", "list", "--json", "--data-dir"]).arg(dir).output().unwrap();
+    assert!(shown.status.success(), "{}", said(&shown));
+    serde_json::from_slice(&shown.stdout).unwrap()
+}
+
+/// A user of an identity provider has no key: its record and its last use come from its tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_use_of_a_provider_s_user_moves_along() {
+    let databases: Vec<PostgresServer> = versions().iter().map(|bin| PostgresServer::start(bin)).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let mut routes = vec![vec![format!("sqlite:{}", folder.path().display())]];
+    routes.extend(databases.iter().map(|database| vec![database.url(), "sqlite:".to_owned()]));
+    for route in routes {
+        let (root, issuer) = (tempfile::tempdir().unwrap(), TokenIssuer::start().await);
+        let settings =
+            format!("[[models]]\nname = \"headrace-demo\"\npath = \"builtin:demo\"\n{}", issuer.settings(""));
+        let mut server = Server::serve(root.path(), &settings, Some(KEY));
+        let token = issuer.token("ann", json!({}));
+        let patience = std::time::Instant::now() + PATIENCE;
+        // The record is made a moment after the first token, and a use is noted once there is one.
+        let before = loop {
+            let (status, body) = server.chat(&token, question(json!({ "max_tokens": 1 }))).await;
+            assert_eq!(status, 200, "{body}");
+            let shown: Value = serde_json::from_str(&server.ok(&["users", "list", "--json"])).unwrap();
+            if shown.to_string().contains("\"last_seen\":\"") {
+                server.stop();
+                break users(&root.path().join("data"));
+            }
+            assert!(std::time::Instant::now() < patience, "no use was noted: {shown}");
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        };
+        assert!(before.to_string().contains("\"last_seen\":\""), "{before}");
+        for to in &route {
+            moves(&root.path().join("data"), to);
+            assert_eq!(users(&root.path().join("data")), before, "{to}");
+        }
+    }
 }

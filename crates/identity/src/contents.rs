@@ -1,9 +1,11 @@
 //! Everything that the stores of identities keep, to be copied to empty stores. Knows no database.
 
+use headrace_domain::UnixNanos;
+
 use crate::secret::KeyHasher;
 use crate::{
-    AuditRow, AuditSummary, HashSecret, IdentityError, KeyStore, NumberedDocument, OperatorStore, StoreError,
-    StoredDirectory, StoredOperator,
+    AuditRow, AuditSummary, HashSecret, IdentityError, KeyStore, KeyUse, NumberedDocument, OperatorStore,
+    StoreError, StoredDirectory, StoredOperator,
 };
 
 /// Rows of the audit log that are read at a time.
@@ -16,6 +18,8 @@ pub struct IdentityContents {
     pub secret_check: [u8; 32],
     /// Organisations, projects and keys. Nothing is noted.
     pub directory: StoredDirectory,
+    /// The last uses of keys and of users' tokens, by the id of the key or the user.
+    pub uses: Vec<KeyUse>,
     /// The operators.
     pub operators: Vec<StoredOperator>,
     /// The audit log, from its first row.
@@ -49,6 +53,9 @@ impl IdentityContents {
                 "revocations wait to be written: start the server, and see `headrace status`".to_owned();
             return Err(StoreError::Unavailable { doing: "copying it", why }.into());
         }
+        // Read after the directory: a use of what is not in it is not copied.
+        let mut uses = keys.key_uses(UnixNanos::new(0))?;
+        uses.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         let operators = operators.operators()?;
         let documents = keys.documents()?;
         let mut audit: Vec<AuditRow> = Vec::new();
@@ -64,7 +71,7 @@ impl IdentityContents {
             let why = format!("{} rows were read, and it had {}", audit.len(), end.rows);
             return Err(StoreError::Corrupt { what: "the audit log".to_owned(), why }.into());
         }
-        Ok(Self { secret_check, directory, operators, audit, documents, announced })
+        Ok(Self { secret_check, directory, uses, operators, audit, documents, announced })
     }
 
     /// The end of the audit log.

@@ -9,11 +9,14 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Clock as _, OrgId, ProjectId, Region, Residency, SystemClock, TierName, UnixNanos};
+use headrace_domain::{
+    Clock as _, KeyId, OrgId, ProjectId, Region, Residency, SystemClock, TierName, UnixNanos,
+};
 use headrace_identity::{
     AddressList, AuthRefusal, Directory, ExposeSecret as _, GroupProfile, HashSecret, IdentityContents,
-    IdentityError, KeyChange, KeyEnd, KeyStore as _, NewKey, OperatorScope, Operators, RateLimits,
-    Revocation, Role, ScimSubject, SecretString, StoreError, TierHolder, TierRules, UserLogin, UserProfile,
+    IdentityError, KeyChange, KeyDetailStore as _, KeyEnd, KeyStore as _, KeyUse, NewKey, OperatorScope,
+    Operators, RateLimits, Revocation, Role, ScimSubject, SecretString, StoreError, TierHolder, TierRules,
+    UserLogin, UserProfile,
 };
 use headrace_postgres::{PostgresKeyStore, PostgresSecrets, PostgresUrl, SetupLock};
 
@@ -291,12 +294,16 @@ fn a_user_that_one_gateway_deactivates_ends_on_the_others_and_no_change_is_lost(
         assert!(here.refresh().unwrap());
         assert_eq!(here.authenticate_scim(secret.expose_secret()).unwrap_err(), AuthRefusal::Revoked);
 
-        // A copy has all of it.
+        // A copy has all of it, with the last use of a user's token.
+        let used = KeyUse { key: KeyId::new(ann.id.as_str()).unwrap(), at: now };
+        store.put_key_uses(std::slice::from_ref(&used)).unwrap();
         let contents =
             IdentityContents::read(store.as_ref(), store.as_ref(), &HashSecret::new([7; 32])).unwrap();
         let other = PostgresServer::start(&bin);
         let copy = Arc::new(PostgresKeyStore::open(parsed(&other)).unwrap());
         copy.fill(&contents).unwrap();
+        let uses = copy.key_uses(UnixNanos::new(0)).unwrap();
+        assert!(uses.contains(&used) && uses.len() == contents.uses.len(), "{uses:?}");
         let copied = Directory::open(copy, HashSecret::new([7; 32])).unwrap();
         assert_eq!((copied.users(None), copied.groups(None)), (here.users(None), here.groups(None)));
     }

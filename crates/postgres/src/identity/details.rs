@@ -2,9 +2,10 @@
 
 use headrace_domain::{KeyId, UnixNanos};
 use headrace_identity::{AuditEntry, KeyDetailStore, KeyDetails, KeyUse, StoreError};
+use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use super::rows::{json, nanos, parsed, time};
+use super::rows::{RowFailure, json, nanos, parsed, time};
 use super::{LIMIT, LOAD_LIMIT, PostgresKeyStore, change_key};
 
 /// Writes uses of keys, and of users' tokens. A later one stays.
@@ -13,6 +14,15 @@ const PUT_USES: &str = "INSERT INTO headrace.key_uses (key, used) \
      WHERE EXISTS (SELECT FROM headrace.keys WHERE id = given.key) \
      OR EXISTS (SELECT FROM headrace.accounts WHERE id = given.key) ORDER BY given.key \
      ON CONFLICT (key) DO UPDATE SET used = excluded.used WHERE key_uses.used < excluded.used";
+
+/// Writes uses of keys, and of users' tokens, within the caller's transaction if there is one.
+pub(super) async fn put_uses(client: &Client, uses: &[KeyUse]) -> Result<(), RowFailure> {
+    let keys: Vec<&str> = uses.iter().map(|used| used.key.as_str()).collect();
+    let times = uses.iter().map(|used| nanos(used.at)).collect::<Result<Vec<i64>, _>>()?;
+    let values = [(&keys as _, Type::TEXT_ARRAY), (&times as _, Type::INT8_ARRAY)];
+    client.execute_typed(PUT_USES, &values).await?;
+    Ok(())
+}
 
 impl KeyDetailStore for PostgresKeyStore {
     fn set_key_details(
@@ -31,13 +41,7 @@ impl KeyDetailStore for PostgresKeyStore {
         if uses.is_empty() {
             return Ok(());
         }
-        self.read("writing uses of keys", LIMIT, async |client| {
-            let keys: Vec<&str> = uses.iter().map(|used| used.key.as_str()).collect();
-            let times = uses.iter().map(|used| nanos(used.at)).collect::<Result<Vec<i64>, _>>()?;
-            let values = [(&keys as _, Type::TEXT_ARRAY), (&times as _, Type::INT8_ARRAY)];
-            client.execute_typed(PUT_USES, &values).await?;
-            Ok(())
-        })
+        self.read("writing uses of keys", LIMIT, async |client| put_uses(client, uses).await)
     }
 
     fn key_uses(&self, since: UnixNanos) -> Result<Vec<KeyUse>, StoreError> {

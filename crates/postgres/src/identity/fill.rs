@@ -4,6 +4,7 @@ use headrace_identity::{IdentityContents, StoreError};
 use tokio_postgres::types::Type;
 
 use super::accounts::put_account;
+use super::details::put_uses;
 use super::documents::put_document;
 use super::operators::add_operator;
 use super::tiers::put_tier;
@@ -40,6 +41,7 @@ impl PostgresKeyStore {
             for account in &contents.directory.accounts {
                 put_account(client, account, true).await?;
             }
+            put_uses(client, &contents.uses).await?;
             for operator in &contents.operators {
                 add_operator(client, operator).await?;
             }

@@ -4,6 +4,7 @@ use headrace_identity::{IdentityContents, StoreError};
 
 use super::account_rows::put_account;
 use super::changes::{add_key, put_org, put_project};
+use super::detail_rows::put_uses;
 use super::documents::put_document;
 use super::operators::add_operator;
 use super::rows::{RowFailure, corrupt};
@@ -44,6 +45,7 @@ impl SqliteKeyStore {
             for account in &contents.directory.accounts {
                 put_account(&mut *connection, account).await?;
             }
+            put_uses(&mut *connection, &contents.uses).await?;
             for operator in &contents.operators {
                 add_operator(&mut *connection, operator).await?;
             }

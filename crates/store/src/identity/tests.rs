@@ -231,7 +231,10 @@ fn act<S: KeyStore + OperatorStore>(store: &S, what: u8, n: u8) -> Result<(), St
         19..=21 => store.put_account(&stored_account(n), &audit),
         12 => store.set_key_details(&stored_key(n).record.id, &stored_key(n / 5).record.details, &audit),
         13 => {
-            store.put_key_uses(&[KeyUse { key: stored_key(n).record.id, at: UnixNanos::new(u64::from(n)) }])
+            // Uses of keys, and of the tokens of users.
+            let of_user = KeyId::new(account_id(n).as_str()).unwrap();
+            let ids = [stored_key(n).record.id, of_user];
+            store.put_key_uses(&ids.map(|key| KeyUse { key, at: UnixNanos::new(u64::from(n) + 1) }))
         }
         5 => store.conclude(u64::from(n), n.is_multiple_of(2).then_some(&audit)),
         _ => store.insert_key(&stored_key(n), &audit),
@@ -283,6 +286,8 @@ proptest! {
         prop_assert_eq!(memory.audit(0, 1_000), copy.audit(0, 1_000));
         prop_assert_eq!(memory.verify_audit(), copy.verify_audit());
         prop_assert_eq!(memory.announced(), copy.announced());
+        let again = IdentityContents::read(&copy, &copy, &HashSecret::new([7; 32])).unwrap();
+        prop_assert_eq!(again.uses, contents.uses);
     }
 }
 
