@@ -387,6 +387,7 @@ impl SettingsReader {
             object_retention: self.duration("objects.retention"),
             idempotency: self.idempotency(),
             records: self.record_policy(),
+            client_address: self.client_address(),
             wire: WireLimits { skip_hosted_tools: self.is_on("responses.skip_hosted_tools"), ..self.wire() },
         };
         for (field, why) in config.faults() {

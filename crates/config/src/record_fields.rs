@@ -1,5 +1,5 @@
-//! Settings of what is recorded of calls: the policy of projects that set none, and bounds on requests and answers. Must
-//! not know what a request contains.
+//! Settings of what is recorded of calls: the policy of projects that set none, bounds on requests and answers, and
+//! addresses of clients. Must not know what a request contains.
 
 use super::field::{SettingField, field};
 use super::kinds::{DAY, KIB, MIB, TIB, bytes, seconds};
@@ -30,6 +30,12 @@ pub(super) const FIELDS: &[SettingField] = &[
         bytes(MIB, 1024 * TIB),
         "\"4GiB\"",
         "Maximum size of all recorded requests and answers together. The oldest ones are removed first.",
+    ),
+    field(
+        "traces.client_address",
+        SettingKind::Choice(&["none", "network", "full"]),
+        "\"network\"",
+        "What traces record of clients' addresses: nothing, the network (24 bits of an IPv4 address, 48 bits of an IPv6 address), or the whole address. Calls of projects with `records.level = \"nothing\"` have none.",
     ),
 ];
 

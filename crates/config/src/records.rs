@@ -1,6 +1,6 @@
 //! Reads the settings of what is recorded of calls. Knows no store.
 
-use headrace_domain::RecordPolicy;
+use headrace_domain::{ClientAddressPolicy, RecordPolicy};
 
 use super::SettingsReader;
 use super::record_fields::ContentBounds;
@@ -11,6 +11,14 @@ impl SettingsReader {
         let level = self.text("records.level").and_then(|name| name.parse().ok());
         let keep_seconds = self.duration("records.keep").as_secs();
         RecordPolicy { level: level.unwrap_or_default(), keep_seconds }
+    }
+
+    /// What traces record of clients' addresses.
+    pub(super) fn client_address(&self) -> ClientAddressPolicy {
+        let name = self.text("traces.client_address");
+        let known =
+            ClientAddressPolicy::ALL.into_iter().find(|policy| Some(policy.name()) == name.as_deref());
+        known.unwrap_or_default()
     }
 
     /// Bounds on requests and answers.

@@ -33,6 +33,7 @@ impl TraceRecord {
             project: _,
             key: _,
             region: _,
+            client: _,
             endpoint: _,
             model_served: _,
             numerics: _,

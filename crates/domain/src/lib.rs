@@ -10,6 +10,7 @@ mod cache_mark;
 mod call;
 mod call_content;
 mod call_labels;
+mod client_address;
 mod clock;
 mod code;
 mod concern;
@@ -54,6 +55,7 @@ pub use call::{
 };
 pub use call_content::{CallContent, ContentSink};
 pub use call_labels::CallLabels;
+pub use client_address::{AskedAddress, ClientAddress, ClientAddressPolicy, ClientNetwork};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{ConcernKind, FieldConcern};

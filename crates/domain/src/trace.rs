@@ -13,8 +13,8 @@ use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
 use crate::worker_job::WorkerJob;
 use crate::{
-    CallLabels, Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, Region, RequestId,
-    TokenUser, UnixNanos, Usage, UsageSource,
+    CallLabels, ClientAddress, Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId,
+    Region, RequestId, TokenUser, UnixNanos, Usage, UsageSource,
 };
 
 /// The version that this program writes. Older versions stay readable, newer ones are refused.
@@ -366,6 +366,10 @@ pub struct TraceRecord {
     /// The region of the server that made the record. `None` if it has none, or in records of versions without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<Region>,
+    /// The address of the client, as far as the settings allow it to be recorded. `None` if nothing is, for a call that did not
+    /// come over the network, and in records of versions without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<ClientAddress>,
     /// The end user that the caller named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EndUser>,
@@ -486,6 +490,7 @@ impl TraceRecord {
             key: None,
             token_user: None,
             region: None,
+            client: None,
             user: None,
             labels: None,
             endpoint: None,

@@ -356,6 +356,10 @@ pub(crate) fn notes(record: &TraceRecord) -> Vec<String> {
             humane_duration(nanos)
         ));
     }
+    if let Some(client) = &record.client {
+        let what = if client.address.is_some() { "address" } else { "network" };
+        notes.push(format!("The client's {what} was {client}."));
+    }
     if let CallOutcome::Completed { finish } = &record.outcome
         && finish.iter().any(|reason| reason == "length" || reason == "max_tokens")
     {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_state::MemoryBounds;
-use headrace_domain::{Clock, RecordPolicy, Region, RequestId, TraceRecord, TraceSink};
+use headrace_domain::{ClientAddressPolicy, Clock, RecordPolicy, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
 use headrace_jwt::{CertificateUsers, TokenAuthenticator};
 use headrace_ledger::{LedgerClient, Owner};
@@ -130,6 +130,8 @@ pub struct GatewayConfig {
     pub idempotency: IdempotencyConfig,
     /// What is recorded of the calls of projects that set no policy.
     pub records: RecordPolicy,
+    /// What traces record of clients' addresses.
+    pub client_address: ClientAddressPolicy,
     /// Bounds on what a request may contain.
     pub wire: WireLimits,
 }
@@ -166,6 +168,7 @@ impl Default for GatewayConfig {
             object_retention: Duration::from_secs(30 * 24 * 3600),
             idempotency: IdempotencyConfig::default(),
             records: RecordPolicy::default(),
+            client_address: ClientAddressPolicy::default(),
             wire: WireLimits::default(),
         }
     }

@@ -182,6 +182,8 @@ impl RequestContext {
         self.record.key = Some(principal.key.clone());
         if records.level.has_labels() {
             self.record.token_user.clone_from(&principal.user);
+        } else {
+            self.record.client = None;
         }
     }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId,
-    Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
+    Attempt, AttemptOutcome, CallOutcome, ClientAddressPolicy, EndUser, Endpoint, KeyId, NanoDollars, OrgId,
+    ProjectId, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage,
+    WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention, index};
 use headrace_trace::{CallPage, CallQuery, MemoryTraces, TraceReader, TraceStore};
@@ -69,6 +70,9 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         outcome: AttemptOutcome::Answered,
         paid: None,
     };
+    let policy = ClientAddressPolicy::ALL[(n % 3) as usize];
+    let address = ["203.0.113.9", "203.0.113.8", "198.51.100.9", "2001:db8:7:8::9"][(n % 4) as usize];
+    let client = policy.record(address.parse().unwrap());
     TraceRecord {
         version: TRACE_VERSION,
         request_id: RequestId::from_bits((u128::from(n) << 64) | u128::from(numbers.below(1 << 30))),
@@ -84,6 +88,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         key: (org > 0).then(|| KeyId::new(&format!("key-{}", numbers.below(5))).unwrap()),
         token_user: None,
         region: None,
+        client,
         user: EndUser::named(["", "eva@example.com", "b\n"][numbers.below(3) as usize]),
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("best".to_owned()),
@@ -142,6 +147,11 @@ fn queries() -> Vec<CallQuery> {
         &[("key", "worker-job"), ("outcome", "failed")],
         &[("user", "eva@example.com")],
         &[("user", "b\n"), ("org", "org-1")],
+        &[("address", "203.0.113.9")],
+        &[("address", "203.0.113.0/24"), ("org", "org-1")],
+        &[("address", "2001:db8:7:8::9")],
+        &[("address", "2001:db8:7::/48")],
+        &[("address", "192.0.2.1")],
         &[("model", "model-1")],
         &[("model", "best")],
         &[("upstream", "vllm")],

@@ -32,6 +32,7 @@ fn record(n: u64) -> TraceRecord {
         key: None,
         token_user: None,
         region: None,
+        client: None,
         user: None,
         endpoint: Some(Endpoint::ChatCompletions),
         model_asked: Some("demo".to_owned()),

@@ -2,8 +2,8 @@
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
-    CallLabels, CallOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, Stage,
-    StageSpan, TraceRecord, UnixNanos,
+    CallLabels, CallOutcome, ClientAddress, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId,
+    RequestId, Stage, StageSpan, TraceRecord, UnixNanos,
 };
 use serde_json::{Value, json};
 
@@ -76,6 +76,8 @@ pub struct CallRow {
     pub key: Option<KeyId>,
     /// The end user that the caller named.
     pub user: Option<EndUser>,
+    /// The address of the client, as far as it is recorded.
+    pub client: Option<ClientAddress>,
     /// The labels that the caller gave to the call.
     pub labels: Option<Box<CallLabels>>,
     /// The endpoint that was called.
@@ -153,6 +155,7 @@ impl CallRow {
             project: record.project.clone(),
             key: record.key.clone(),
             user: record.user.clone(),
+            client: record.client,
             labels: record.labels.clone(),
             endpoint: record.endpoint,
             stream: record.stream,

@@ -73,6 +73,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// to `duration_us`, which is `server_us` plus `client_us`. Money is integer nano-dollars and a string of dollars.
 ///
 /// - `region`: the region of the server that handled the call, if it has one.
+/// - `client_address`: the client's network or address, as far as the settings allow it to be recorded.
 /// - `attempts`: one entry per attempt to answer a prompt, with the prompt, the worker, the times and the `outcome`.
 ///   The outcome is `answered`, `refused` before any work, `failed`, `outrun` by a faster attempt, or `cut_short`
 ///   because the call ended earlier. `refused` and `failed` include the code and the reason. `model` is set if a
@@ -163,6 +164,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
         if !billed.lines.is_empty() {
             whole["cost"]["terms"] = billed.lines.iter().map(cost_term).collect();
         }
+    }
+    if let Some(client) = &record.client {
+        whole["client_address"] = client.to_string().into();
     }
     if record.form_ns > 0 {
         whole["form_us"] = micros(record.form_ns).into();

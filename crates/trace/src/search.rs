@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headrace_domain::rfc3339::Rfc3339;
-use headrace_domain::{EndUser, KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
+use headrace_domain::{AskedAddress, EndUser, KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -36,6 +36,8 @@ pub struct CallQuery {
     pub user: Option<EndUser>,
     /// A label of the call's `metadata`: its name and its value.
     pub label: Option<(String, String)>,
+    /// The address or network of the client.
+    pub address: Option<AskedAddress>,
     /// The model that served the call, or the model asked for if none did.
     pub model: Option<String>,
     /// The upstream that answered.
@@ -58,7 +60,7 @@ pub struct CallQuery {
 
 impl CallQuery {
     /// The names of all filters, in the order of lists.
-    pub const NAMES: [&str; 15] = [
+    pub const NAMES: [&str; 16] = [
         "from",
         "to",
         "org",
@@ -66,6 +68,7 @@ impl CallQuery {
         "key",
         "user",
         "label",
+        "address",
         "model",
         "upstream",
         "outcome",
@@ -89,6 +92,7 @@ impl CallQuery {
             "key" => self.key = Some(value.parse().map_err(said)?),
             "user" => self.user = Some(EndUser::named(value).ok_or("it must not be empty")?),
             "label" => self.label = Some(label(value)?),
+            "address" => self.address = Some(value.parse()?),
             "model" => self.model = Some(text(value)?),
             "upstream" => self.upstream = Some(text(value)?),
             "text" => self.text = Some(text(value)?),
@@ -129,6 +133,7 @@ impl CallQuery {
             && (self.project.is_none() || self.project == row.project)
             && if self.key.is_some() { self.key == row.key } else { row.job_of.is_none() }
             && (self.user.is_none() || self.user == row.user)
+            && self.address.is_none_or(|asked| row.client.is_some_and(|client| asked.matches(&client)))
             && self.label.as_ref().is_none_or(|(name, value)| row.label(name) == Some(value))
             && is(&self.model, row.model())
             && is(&self.upstream, row.upstream.as_deref())

@@ -159,6 +159,9 @@ impl WaterfallDrawing<'_> {
         if let Some(user) = &record.user {
             self.fact("user", &plain(user.as_str()));
         }
+        if let Some(client) = &record.client {
+            self.fact("client", &client.to_string());
+        }
         for (name, value) in record.labels.iter().flat_map(|labels| labels.iter()) {
             self.fact("metadata", &format!("{} = {}", plain(name), plain(value)));
         }

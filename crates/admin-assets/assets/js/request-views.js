@@ -190,6 +190,15 @@ function overview(trace) {
         trace.user && h('a', { href: `#/requests?user=${encodeURIComponent(trace.user)}` }, trace.user),
       ],
       [
+        'Client address',
+        trace.client_address &&
+          h(
+            'a',
+            { href: `#/requests?address=${encodeURIComponent(trace.client_address)}`, class: 'mono' },
+            trace.client_address,
+          ),
+      ],
+      [
         'Upstream',
         trace.upstream &&
           (typeof trace.upstream === 'string'

@@ -38,6 +38,9 @@ pub(crate) struct RequestsArgs {
     /// Only calls with this label in their metadata
     #[arg(long, value_name = "NAME=VALUE")]
     label: Option<String>,
+    /// Only calls from this address or network, such as 203.0.113.0/24
+    #[arg(long)]
+    address: Option<String>,
     /// Only calls that this model served, or that asked for this model if no model served them
     #[arg(long)]
     model: Option<String>,
@@ -91,6 +94,7 @@ impl RequestsArgs {
         for (name, value) in [
             ("user", &self.user),
             ("label", &self.label),
+            ("address", &self.address),
             ("model", &self.model),
             ("upstream", &self.upstream),
             ("text", &self.text),
@@ -117,6 +121,7 @@ impl RequestsArgs {
             ("key", self.key.as_ref().map(ToString::to_string)),
             ("user", self.user.clone()),
             ("label", self.label.clone()),
+            ("address", self.address.clone()),
             ("model", self.model.clone()),
             ("upstream", self.upstream.clone()),
             ("outcome", self.outcome.map(|outcome| outcome.name().to_owned())),

@@ -32,6 +32,7 @@ impl ArrivedRequest {
         if let Some(principal) = known {
             return Ok(self.identified(gateway, (principal, directory.revocations()), context));
         }
+        context.record.client = gateway.config().client_address.record(self.peer.address.ip());
         // Read before the look-up, so that a revocation after it is noticed.
         let revocations = directory.revocations();
         let principal = gateway.find_principal(&self.credentials, self.peer)?;

@@ -71,6 +71,10 @@ async fn check(world: &World, store: &dyn ContentStore, recorder: &ContentRecord
     );
     let has_labels = level.has_labels();
     assert_eq!(trace.user.is_some(), has_labels, "{what}");
+    // The network, because the settings say nothing else.
+    let client = trace.client.map(|client| client.to_string());
+    assert_eq!(client.as_deref(), has_labels.then_some("127.0.0.0/24"), "{what}");
+    assert!(!text.contains("127.0.0.1"), "{what}: {text}");
     if trace.endpoint != Some(Endpoint::Messages) {
         assert_eq!(
             trace.labels.as_ref().and_then(|labels| labels.tag()),

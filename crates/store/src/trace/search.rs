@@ -1,7 +1,7 @@
 //! Reads pages of calls from the search table. Each query reads one index, newest first, over a bounded number of rows.
 //! The next query continues where it ended.
 
-use headrace_domain::UnixNanos;
+use headrace_domain::{AskedAddress, UnixNanos};
 use headrace_trace::{
     CallCursor, CallPage, CallQuery, CallRow, MAX_BESIDE, MAX_CALLS_PER_PAGE, TraceError, WorkerStay,
     decode_record,
@@ -304,6 +304,14 @@ fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
         // As for the user. A name has no quotation marks.
         sql.push(" AND trace.record ->> ").push_bind(format!("$.labels.\"{name}\""));
         sql.push(" = ").push_bind(value.as_str());
+    }
+    if let Some(asked) = query.address {
+        // As for the user.
+        sql.push(" AND trace.record ->> '$.client.network' = ").push_bind(asked.network().to_string());
+        if let AskedAddress::Address(address) = asked {
+            sql.push(" AND coalesce(trace.record ->> '$.client.address', ").push_bind(address.to_string());
+            sql.push(") = ").push_bind(address.to_string());
+        }
     }
     if let Some(text) = &query.text {
         // LIKE ignores the case of ASCII letters.

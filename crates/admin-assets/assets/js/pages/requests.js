@@ -29,6 +29,7 @@ const FILTERS = [
   'text',
   'content',
   'label',
+  'address',
   'from',
   'to',
 ];
@@ -161,7 +162,7 @@ class View {
       'details',
       {
         class: 'more',
-        open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than', 'content', 'label'].some(
+        open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than', 'content', 'label', 'address'].some(
           (name) => filters[name],
         ),
       },
@@ -179,6 +180,7 @@ class View {
         }),
         text('dearer_than', 'Costs more than', { placeholder: '$', kind: 'number' }),
         text('label', 'Label', { placeholder: 'tag=checkout' }),
+        text('address', 'Client address', { placeholder: '203.0.113.0/24' }),
         may('GET /requests/{id}/content') &&
           text('content', 'Request or answer contains', { placeholder: 'Only what is recorded' }),
       ),
