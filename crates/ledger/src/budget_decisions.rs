@@ -89,7 +89,7 @@ pub(crate) fn change_of_model(
 ) -> Result<Vec<BudgetReservation>, LedgerRefusal> {
     let ModelChange { org, amount, to } = change;
     let mut wanted = RuleCheck { now, reservations: Vec::new(), exceeded: None };
-    let reservations = held.map_or(&[][..], |held| &held.reservations);
+    let reservations = held.map_or(&[][..], |held| held.reservations.as_slice());
     let reserved = |rule: u64, subject: Option<&str>| {
         let of_rule = reservations.iter().filter(|known| known.rule == rule);
         let mut of_subject = of_rule.filter(|known| subject.is_none_or(|subject| *known.subject == *subject));
@@ -137,9 +137,9 @@ fn newest_of_rules<'h>(
     held: &'h BudgetedHold,
 ) -> impl Iterator<Item = (&'h RuleState, &'h BudgetReservation)> {
     let is_first =
-        |place: usize, rule: u64| !held.reservations.iter().take(place).any(|one| one.rule == rule);
+        move |place: usize, rule: u64| !held.reservations.iter().take(place).any(|one| one.rule == rule);
     held.reservations.iter().enumerate().filter(move |(place, one)| is_first(*place, one.rule)).filter_map(
-        |(_, first)| {
+        move |(_, first)| {
             let newest = held.reservations.iter().rev().find(|one| one.rule == first.rule)?;
             Some((budgets.by_number(first.rule)?, newest))
         },

@@ -145,7 +145,7 @@ impl BudgetVerifier {
         self.end(&budgeted, |measure, by_model| {
             let lines = || {
                 let lines = settled.lines.iter().zip(&charged);
-                lines.filter(|(line, _)| by_model.is_none_or(|(model, _)| line.model.as_str() == model))
+                lines.filter(move |(line, _)| by_model.is_none_or(|(model, _)| line.model.as_str() == model))
             };
             match (measure, by_model) {
                 _ if is_waived => 0,
