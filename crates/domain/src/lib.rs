@@ -14,6 +14,7 @@ mod client_address;
 mod clock;
 mod code;
 mod concern;
+mod content_verdict;
 mod conversation;
 mod dialect_extras;
 mod encode;
@@ -59,6 +60,7 @@ pub use client_address::{AskedAddress, ClientAddress, ClientAddressPolicy, Clien
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{ConcernKind, FieldConcern};
+pub use content_verdict::{ContentPlace, ContentVerdict, JudgeUse, ModerationOutcome};
 pub use conversation::{
     ClearTools, ClearTrigger, ClearedContext, Conversation, CustomInput, Message, Role, TextPlace, Tool,
     ToolCall, ToolChoice,
@@ -87,8 +89,8 @@ pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, Response
 pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
 pub use token_user::TokenUser;
 pub use trace::{
-    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, OutputVerdict, PromptPlace,
-    TRACE_VERSION, TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
+    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
+    TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
 };
 pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 use crate::beside::{BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
+use crate::content_verdict::{ContentVerdict, JudgeUse};
 use crate::round::TraceRound;
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
@@ -97,15 +98,6 @@ pub struct KeptAnswers {
     pub answers: u32,
     /// Tokens that these answers have in the prompt.
     pub tokens: u32,
-}
-
-/// A content rule that matched what the model wrote. Never holds the text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OutputVerdict {
-    /// The rule's name.
-    pub rule: String,
-    /// What the rule did: `block`, `redact` or `flag`.
-    pub action: String,
 }
 
 /// The cache diagnosis sent to the caller: how the prompt compares with the prompt of an earlier answer that the caller
@@ -450,11 +442,17 @@ pub struct TraceRecord {
     /// did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionTrace>,
-    /// The verdict of moderation, if it ran.
+    /// The name of the content rule that decided about the request, if one matched.
     pub moderation: Option<String>,
+    /// The content rules that matched the request. Empty in records of versions without it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_verdicts: Vec<ContentVerdict>,
     /// The content rules that matched what the model wrote. The rule that ended the answer comes first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub output_verdicts: Vec<OutputVerdict>,
+    pub output_verdicts: Vec<ContentVerdict>,
+    /// What judges on other servers were asked, one entry for each rule and part of the call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub judge_uses: Vec<JudgeUse>,
     /// How the request ended.
     pub outcome: CallOutcome,
     /// The error that the caller received. `None` unless the call failed. Read it with [`TraceRecord::failure`].
@@ -518,7 +516,9 @@ impl TraceRecord {
             billed: None,
             connection: None,
             moderation: None,
+            input_verdicts: Vec::new(),
             output_verdicts: Vec::new(),
+            judge_uses: Vec::new(),
             outcome,
             kept_answers: None,
             cache_diagnosis: None,
