@@ -230,13 +230,15 @@ impl CallTask {
 
     /// Records which content rules matched the answer. Tokens that a rule withheld are not charged.
     fn note_screened(&mut self, ending: &CallEnding) {
-        let late = self.context.close_late_verdicts();
+        self.context.note_judges();
         let record = &mut self.context.record;
-        record.output_verdicts.extend(late);
         let Some(screen) = self.reply.as_ref().and_then(ReplyWriter::screen) else { return };
         let mut verdicts = screen.verdicts();
-        verdicts.extend(std::mem::take(&mut record.output_verdicts));
-        verdicts.dedup();
+        for late in std::mem::take(&mut record.output_verdicts) {
+            if !verdicts.contains(&late) {
+                verdicts.push(late);
+            }
+        }
         record.output_verdicts = verdicts;
         if matches!(ending, CallEnding::Completed) && screen.has_blocked() {
             let made = record.usage.output.saturating_add(record.usage.reasoning);

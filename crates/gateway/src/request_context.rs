@@ -7,8 +7,8 @@ use headrace_call_api::CallerInfo;
 use headrace_call_state::{Answer, AnsweredRequest, InFlightSlot, Rejection};
 use headrace_catalog::ServedModel;
 use headrace_domain::{
-    CallOutcome, Clock, Dialect, Endpoint, OutputVerdict, RecordPolicy, RequestId, Stage, Timeline,
-    TraceRecord, UnixNanos, parse_traceparent,
+    CallOutcome, Clock, ContentPlace, ContentVerdict, Dialect, Endpoint, RecordPolicy, RequestId, Stage,
+    Timeline, TraceRecord, UnixNanos, parse_traceparent,
 };
 use headrace_identity::Principal;
 use headrace_ledger::StoredAnswer;
@@ -16,7 +16,7 @@ use headrace_resources::{BatchLine, SocketSession};
 use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
 use crate::idempotent_request::IdempotentRequest;
-use crate::judging::LateVerdicts;
+use crate::judging::{JudgeNotes, LateVerdicts};
 use crate::kept_request::KeptRequest;
 
 /// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
@@ -132,9 +132,15 @@ impl RequestContext {
         self.late_verdicts.get_or_init(Arc::default)
     }
 
-    /// Takes the verdicts that the call did not wait for, for the trace. Later ones are logged.
-    pub(crate) fn close_late_verdicts(&self) -> Vec<OutputVerdict> {
-        self.late_verdicts.get().map(|late| late.close()).unwrap_or_default()
+    /// Writes what judges decided and were asked into the record. Later verdicts are logged.
+    pub(crate) fn note_judges(&mut self) {
+        let Some(late) = self.late_verdicts.get() else { return };
+        let JudgeNotes { verdicts, uses } = late.close();
+        let is_input = |verdict: &ContentVerdict| verdict.place == Some(ContentPlace::Input);
+        let (input, output): (Vec<_>, Vec<_>) = verdicts.into_iter().partition(is_input);
+        self.record.input_verdicts.extend(input);
+        self.record.output_verdicts.extend(output);
+        self.record.judge_uses.extend(uses);
     }
 
     /// The shadow copy that this request is, if it is one.
@@ -252,6 +258,7 @@ impl RequestContext {
 
     /// Writes the outcome and the times into the record. The request ended when its last stage did.
     pub(crate) fn seal(&mut self, outcome: CallOutcome) {
+        self.note_judges();
         self.record.outcome = outcome;
         self.record.duration_ns = self.line.end_ns();
         self.record.stages = std::mem::take(&mut self.line).into_spans();

@@ -121,6 +121,19 @@ pub enum RuleKind {
     Classifier,
 }
 
+impl RuleKind {
+    /// The kind's name in the configuration and in traces.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Words => "words",
+            Self::Regex => "regex",
+            Self::Pii => "pii",
+            Self::Judge => "judge",
+            Self::Classifier => "classifier",
+        }
+    }
+}
+
 /// Whether a call waits for the verdict of a judge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -8,12 +8,30 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use headrace_domain::NanoDollars;
+
 use crate::classifier::PassageEnd;
 use crate::config::JudgeMode;
-use crate::{Action, RuleConfig, RuleKind};
+use crate::{Action, RuleConfig, RuleDescription, RuleKind};
 
-/// The answer of a judge: whether the text is unfit, or why there is no answer.
-pub type JudgeFuture = Pin<Box<dyn Future<Output = Result<bool, JudgeFailure>> + Send>>;
+/// The answer of a judge, or why there is none.
+pub type JudgeFuture = Pin<Box<dyn Future<Output = Result<JudgeAnswer, JudgeFailure>> + Send>>;
+
+/// What a judge answers about a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JudgeAnswer {
+    /// The text is unfit.
+    pub is_unfit: bool,
+    /// What the answer costs the operator. `None` if it is unknown.
+    pub cost: Option<NanoDollars>,
+}
+
+impl From<bool> for JudgeAnswer {
+    /// An answer of unknown cost.
+    fn from(is_unfit: bool) -> Self {
+        Self { is_unfit, cost: None }
+    }
+}
 
 /// Why a judge gave no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,12 +76,10 @@ pub type JudgesByName = BTreeMap<String, Arc<dyn PassageJudge>>;
 pub struct JudgeRule {
     /// The index in the list.
     pub rule: usize,
-    /// The name of the rule.
-    pub name: Arc<str>,
+    /// What the rule is and does.
+    pub description: RuleDescription,
     /// The judge.
     pub judge: Arc<dyn PassageJudge>,
-    /// What the rule does.
-    pub action: Action,
     /// The call waits for the verdict. Never set for a rule that only flags.
     pub waits: bool,
 }
@@ -76,14 +92,10 @@ impl JudgeRule {
     ) -> Vec<Self> {
         let judged = configs.filter(|(_, config)| config.kind == RuleKind::Judge);
         let of = |(rule, config): (usize, &RuleConfig)| {
-            let action = config.effective_action();
-            Some(Self {
-                rule,
-                name: config.name.as_str().into(),
-                judge: Arc::clone(judges.get(config.judge.as_deref()?)?),
-                action,
-                waits: action != Action::Flag && config.mode == JudgeMode::Sync,
-            })
+            let description = RuleDescription::of(config);
+            let waits = description.action != Action::Flag && config.mode == JudgeMode::Sync;
+            let judge = Arc::clone(judges.get(config.judge.as_deref()?)?);
+            Some(Self { rule, description, judge, waits })
         };
         judged.filter_map(of).collect()
     }

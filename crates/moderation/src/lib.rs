@@ -12,6 +12,7 @@ mod look_alike;
 mod output;
 mod phrases;
 mod pii;
+mod rule_description;
 mod rules;
 mod seam;
 mod verdict;
@@ -20,7 +21,7 @@ pub use classifier::ContentLabel;
 pub use config::{Action, AppliesTo, JudgeMode, LabelThreshold, RuleConfig, RuleKind, limits};
 pub use error::{RuleError, RulesError};
 pub use judge_rules::{
-    JudgeFailure, JudgeFuture, JudgeRule, JudgedPassage, JudgedText, JudgesByName, PassageJudge,
+    JudgeAnswer, JudgeFailure, JudgeFuture, JudgeRule, JudgedPassage, JudgedText, JudgesByName, PassageJudge,
     PassageVerdicts, WithoutVerdict,
 };
 pub use output::{
@@ -28,5 +29,6 @@ pub use output::{
 };
 pub use phrases::Phrases;
 pub use pii::PiiEntity;
+pub use rule_description::RuleDescription;
 pub use rules::Rules;
 pub use verdict::{Judge, Verdict};

@@ -18,13 +18,13 @@ pub use filter::OutputFilter;
 pub use redactor::PiiRedactor;
 pub use text_rules::TextRules;
 
-use crate::{Action, JudgesByName, RuleConfig, RuleError};
+use crate::{JudgesByName, RuleConfig, RuleDescription, RuleError};
 
 /// The rules on everything that a model writes. Must not know which call they apply to.
 #[derive(Debug, Default)]
 pub struct OutputRules {
-    /// Name and action of every rule in the list.
-    rules: Vec<(Arc<str>, Action)>,
+    /// Every rule in the list.
+    rules: Vec<RuleDescription>,
     /// On the text of answers.
     pub answer: Option<Arc<TextRules>>,
     /// On reasoning.
@@ -57,12 +57,12 @@ impl OutputRules {
         let answer = of(&|config| config.applies_to.answer);
         let reasoning = of(&|config| config.applies_to.reasoning);
         let tool_calls = of(&|config| config.applies_to.tool_calls);
-        let rules = configs.iter().map(|config| (config.name.as_str().into(), config.effective_action()));
+        let rules = configs.iter().map(RuleDescription::of);
         Some(Self { rules: rules.collect(), answer, reasoning, tool_calls })
     }
 
-    /// The name of a rule and what it does. `None` if the index is of no rule.
-    pub fn rule(&self, index: usize) -> Option<(&Arc<str>, Action)> {
-        self.rules.get(index).map(|(name, action)| (name, *action))
+    /// What a rule is and does. `None` if the index is of no rule.
+    pub fn rule(&self, index: usize) -> Option<&RuleDescription> {
+        self.rules.get(index)
     }
 }

@@ -18,7 +18,7 @@ use crate::judge_rules::{JudgeRule, JudgesByName};
 use crate::output::OutputRules;
 use crate::pii::{self, ValueCheck};
 use crate::seam::{FoundPhrase, SplitPhrases};
-use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict};
+use crate::{Action, Judge, RuleConfig, RuleDescription, RuleError, RuleKind, RulesError, Verdict};
 
 /// A compiled list of rules. The first matching rule that blocks decides. If no rule blocks, the first matching rule
 /// that flags decides.
@@ -71,8 +71,7 @@ impl Words {
 
 #[derive(Debug)]
 struct Rule {
-    name: Arc<str>,
-    action: Action,
+    description: RuleDescription,
     message: Arc<str>,
     whole_word: bool,
 }
@@ -187,9 +186,13 @@ impl Rules {
     fn verdict(&self, matched: &Matched) -> Verdict {
         let rule = |at: Option<usize>| at.and_then(|at| self.rules.get(at));
         if let Some(rule) = rule(matched.block) {
-            return Verdict::Blocked { rule: Arc::clone(&rule.name), message: Arc::clone(&rule.message) };
+            return Verdict::Blocked {
+                rule: Arc::clone(&rule.description.name),
+                message: Arc::clone(&rule.message),
+            };
         }
-        rule(matched.flag).map_or(Verdict::Clean, |rule| Verdict::Flagged { rule: Arc::clone(&rule.name) })
+        rule(matched.flag)
+            .map_or(Verdict::Clean, |rule| Verdict::Flagged { rule: Arc::clone(&rule.description.name) })
     }
 
     /// Adds the rules whose words occur in `text`.
@@ -214,10 +217,10 @@ impl Rules {
         for found in automaton.find_overlapping_iter(text) {
             let Some(&at) = words.rules.get(found.pattern().as_usize()) else { continue };
             let Some(rule) = self.rules.get(at) else { continue };
-            if matched.would_change(at, rule.action)
+            if matched.would_change(at, rule.description.action)
                 && (!rule.whole_word || stands_alone(text, found.start(), found.end()))
             {
-                matched.add(at, rule.action);
+                matched.add(at, rule.description.action);
             }
         }
     }
@@ -225,8 +228,8 @@ impl Rules {
     /// Adds the rule of a phrase that is split over texts.
     fn match_split(&self, found: &FoundPhrase, matched: &mut Matched) {
         let Some(rule) = self.rules.get(found.rule) else { return };
-        if matched.would_change(found.rule, rule.action) && (!rule.whole_word || found.is_alone) {
-            matched.add(found.rule, rule.action);
+        if matched.would_change(found.rule, rule.description.action) && (!rule.whole_word || found.is_alone) {
+            matched.add(found.rule, rule.description.action);
         }
     }
 
@@ -240,8 +243,8 @@ impl Rules {
             let Some(rule) = self.rules.get(*at) else { continue };
             let writings = [Some(text), plain.as_deref(), unmasked.as_deref()];
             let matches = || writings.into_iter().flatten().any(|text| regex.is_match(text));
-            if matched.would_change(*at, rule.action) && matches() {
-                matched.add(*at, rule.action);
+            if matched.would_change(*at, rule.description.action) && matches() {
+                matched.add(*at, rule.description.action);
             }
         }
         for (at, regex, check) in &self.recognisers {
@@ -250,8 +253,8 @@ impl Rules {
             let is_value =
                 |found: regex::Match<'_>| check.is_none_or(|check| check(found.as_str()).is_some());
             let matches = || writings.into_iter().flatten().any(|text| regex.find_iter(text).any(is_value));
-            if matched.would_change(*at, rule.action) && matches() {
-                matched.add(*at, rule.action);
+            if matched.would_change(*at, rule.description.action) && matches() {
+                matched.add(*at, rule.description.action);
             }
         }
     }
@@ -275,6 +278,10 @@ impl Judge for Rules {
         self.rules.get(rule).map(|rule| &rule.message)
     }
 
+    fn rule_named(&self, name: &str) -> Option<&RuleDescription> {
+        self.rules.iter().map(|rule| &rule.description).find(|rule| &*rule.name == name)
+    }
+
     fn output(&self) -> Option<&Arc<OutputRules>> {
         self.output.as_ref()
     }
@@ -285,8 +292,8 @@ impl Judge for Rules {
         self.match_regexes(text, &mut matched);
         self.classifier.judge_all(text, &mut |at| {
             let Some(rule) = self.rules.get(at) else { return };
-            if matched.would_change(at, rule.action) {
-                matched.add(at, rule.action);
+            if matched.would_change(at, rule.description.action) {
+                matched.add(at, rule.description.action);
             }
         });
         self.verdict(&matched)
@@ -342,8 +349,7 @@ impl Rule {
     fn of(config: &RuleConfig) -> Self {
         let default = || format!("The request matches the content rule `{}`.", config.name);
         Self {
-            name: config.name.as_str().into(),
-            action: config.effective_action(),
+            description: RuleDescription::of(config),
             message: config.message.clone().unwrap_or_else(default).into(),
             whole_word: config.whole_word,
         }

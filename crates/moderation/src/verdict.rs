@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::ProjectId;
 
-use crate::{JudgeRule, OutputRules};
+use crate::{JudgeRule, OutputRules, RuleDescription};
 
 /// The verdict on a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,6 +78,11 @@ pub trait Judge: Send + Sync {
 
     /// The message to a caller whose call a rule blocked, by the rule's index.
     fn message(&self, _rule: usize) -> Option<&Arc<str>> {
+        None
+    }
+
+    /// What the rule of this name is and does. `None` if there is no such rule.
+    fn rule_named(&self, _name: &str) -> Option<&RuleDescription> {
         None
     }
 

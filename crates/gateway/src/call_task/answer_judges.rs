@@ -7,7 +7,7 @@ use std::sync::Arc;
 use headrace_domain::ReplyEvent;
 use headrace_moderation::{JudgedPassage, JudgedText, OutputRules, PassageVerdicts, TextRules};
 
-use crate::judging::{JudgedCall, JudgedSide, LateVerdicts};
+use crate::judging::{JudgedCall, LateVerdicts};
 use crate::request_context::RequestContext;
 
 use super::answer_section::{AnswerSection, choice_of};
@@ -56,7 +56,7 @@ impl AnswerJudges {
             return None;
         }
         let late = Arc::clone(context.late_verdicts());
-        let call = JudgedCall { request: context.id, side: JudgedSide::Answer, late };
+        let call = JudgedCall { request: context.id, late, clock: Arc::clone(&context.clock) };
         Some(Box::new(Self {
             rules: Arc::clone(rules),
             call,
@@ -111,7 +111,10 @@ impl AnswerJudges {
     async fn ask(&self, ended: EndedPassage) -> Option<(usize, Option<usize>)> {
         let EndedPassage { choice, section, passage } = ended;
         let judges = self.rules_of(section).map_or(&[][..], |rules| rules.judges());
-        let matched = if judges.is_empty() { Vec::new() } else { self.call.ask(judges, &passage.text).await };
+        let matched = match judges {
+            [] => Vec::new(),
+            judges => self.call.ask(judges, &passage.text, section.place()).await,
+        };
         if section == AnswerSection::ToolCalls {
             return Some((choice, matched.first().copied()));
         }

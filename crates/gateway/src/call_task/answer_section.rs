@@ -1,6 +1,6 @@
 //! The kinds of text that an answer has. Must not know what is checked in them.
 
-use headrace_domain::ReplyEvent;
+use headrace_domain::{ContentPlace, ReplyEvent};
 
 /// The kind of text that an answer is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -8,6 +8,17 @@ pub(super) enum AnswerSection {
     Answer,
     Reasoning,
     ToolCalls,
+}
+
+impl AnswerSection {
+    /// The section as traces name it.
+    pub(super) const fn place(self) -> ContentPlace {
+        match self {
+            Self::Answer => ContentPlace::Answer,
+            Self::Reasoning => ContentPlace::Reasoning,
+            Self::ToolCalls => ContentPlace::ToolCalls,
+        }
+    }
 }
 
 /// The choice of an event.

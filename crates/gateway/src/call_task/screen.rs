@@ -9,10 +9,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use headrace_domain::{Endpoint, FinishReason, OutputVerdict, ReplyEvent, ShownPrompt, TokenLogprob};
+use headrace_domain::{
+    ContentPlace, ContentVerdict, Endpoint, FinishReason, ReplyEvent, ShownPrompt, TokenLogprob,
+};
 use headrace_moderation::{
-    Action, OutputFilter, OutputRules, PassageVerdicts, ScreenedText, TextRules, screen_arguments,
-    screen_text,
+    Action, OutputFilter, OutputRules, PassageVerdicts, RuleDescription, ScreenedText, TextRules,
+    screen_arguments, screen_text,
 };
 
 use crate::request_context::RequestContext;
@@ -48,8 +50,8 @@ pub(super) struct OutputScreen {
     passed: Vec<ReplyEvent>,
     /// The judges on other servers, if a rule asks one.
     judges: Option<Box<AnswerJudges>>,
-    /// The rules that matched.
-    verdicts: Vec<usize>,
+    /// The rules that matched, and where.
+    verdicts: Vec<(usize, ContentPlace)>,
     /// Tokens whose ids are withheld although the tokens count as delivered, each with its choice.
     uncounted: Vec<(u32, u64)>,
     /// Bytes of text that came, and that were let out or replaced.
@@ -165,15 +167,15 @@ impl OutputScreen {
         self.late_rule().is_some()
     }
 
-    fn late_rule(&self) -> Option<usize> {
+    fn late_rule(&self) -> Option<(usize, ContentPlace)> {
         self.judges.as_ref()?.late().blocked_by()
     }
 
     /// Ends all choices if a judge that the call does not wait for has found the answer unfit.
     fn end_by_late_verdict(&mut self) {
-        let Some(rule) = self.late_rule() else { return };
+        let Some(late) = self.late_rule() else { return };
         for choice in 0..self.choices.len() {
-            self.block(u32::try_from(choice).unwrap_or(u32::MAX), rule);
+            self.block(u32::try_from(choice).unwrap_or(u32::MAX), late);
         }
     }
 
@@ -217,23 +219,22 @@ impl OutputScreen {
     }
 
     /// The rules that matched, for the trace: the one that blocked first.
-    pub(super) fn verdicts(&self) -> Vec<OutputVerdict> {
+    pub(super) fn verdicts(&self) -> Vec<ContentVerdict> {
         let mut matched = self.verdicts.clone();
         for choice in &self.choices {
-            for section in [&choice.answer, &choice.reasoning].into_iter().flatten() {
-                matched.extend(section.filter.matched());
+            let sections =
+                [(&choice.answer, ContentPlace::Answer), (&choice.reasoning, ContentPlace::Reasoning)];
+            for (section, place) in sections {
+                let found = section.iter().flat_map(|section| section.filter.matched());
+                matched.extend(found.map(|rule| (*rule, place)));
             }
         }
         matched.sort_unstable();
         matched.dedup();
-        let named = matched.into_iter().filter_map(|rule| self.rules.rule(rule));
-        let mut named: Vec<(&Arc<str>, Action)> = named.collect();
-        named.sort_by_key(|(_, action)| *action != Action::Block);
-        let verdict = |(rule, action): (&Arc<str>, Action)| OutputVerdict {
-            rule: rule.to_string(),
-            action: action.name().to_owned(),
-        };
-        named.into_iter().map(verdict).collect()
+        let named = matched.into_iter().filter_map(|(rule, place)| Some((self.rules.rule(rule)?, place)));
+        let mut named: Vec<(&RuleDescription, ContentPlace)> = named.collect();
+        named.sort_by_key(|(rule, _)| rule.action != Action::Block);
+        named.into_iter().map(|(rule, place)| rule.matched(place)).collect()
     }
 
     fn take(&mut self, event: ReplyEvent) {
@@ -281,9 +282,10 @@ impl OutputScreen {
             return self.passed.push(ReplyEvent::Prompt { choice, prompt });
         };
         let ScreenedText { changed, blocked_by, matched } = screen_text(&rules, &prompt.text);
-        self.verdicts.extend(matched);
+        let place = ContentPlace::Answer;
+        self.verdicts.extend(matched.into_iter().map(|rule| (rule, place)));
         if let Some(rule) = blocked_by {
-            return self.block(choice, rule);
+            return self.block(choice, (rule, place));
         }
         // The ids and log-probabilities repeat what was replaced.
         let without = |text| Arc::new(ShownPrompt { text, ids: Arc::new([]), logprobs: Vec::new() });
@@ -332,7 +334,7 @@ impl OutputScreen {
         let state = self.choices.get_mut(choice as usize);
         let blocked = state.and_then(|state| state.section_mut(section)?.filter.blocked_by());
         if let Some(rule) = blocked {
-            self.block(choice, rule);
+            self.block(choice, (rule, section.place()));
         }
     }
 
@@ -442,16 +444,17 @@ impl OutputScreen {
         let held = std::mem::take(&mut state.held_calls);
         let Some(rules) = self.rules.tool_calls.clone() else { return };
         let judged = self.judges.as_mut().and_then(|judges| judges.next_calls(choice as usize));
+        let place = ContentPlace::ToolCalls;
         if let Some(rule) = judged {
-            return self.block(choice, rule);
+            return self.block(choice, (rule, place));
         }
         for HeldCall { index, start, arguments } in held {
             let name = start.as_ref().map(|(_, name)| screen_text(&rules, name)).unwrap_or_default();
             let screened = screen_arguments(&rules, &arguments);
-            self.verdicts.extend(name.matched.iter().chain(&screened.matched));
+            self.verdicts.extend(name.matched.iter().chain(&screened.matched).map(|rule| (*rule, place)));
             let renamed_by = name.matched.first().filter(|_| name.changed.is_some()).copied();
             if let Some(rule) = name.blocked_by.or(renamed_by).or(screened.blocked_by) {
-                return self.block(choice, rule);
+                return self.block(choice, (rule, place));
             }
             self.passed_bytes += start.as_ref().map_or(0, |(_, name)| name.len()) as u64;
             self.passed_bytes += arguments.len() as u64;
@@ -484,7 +487,7 @@ impl OutputScreen {
     }
 
     /// Ends a choice because of a rule. What is held back of it never leaves.
-    fn block(&mut self, choice: u32, rule: usize) {
+    fn block(&mut self, choice: u32, rule: (usize, ContentPlace)) {
         let Some(state) = self.choices.get_mut(choice as usize).filter(|state| !state.has_ended) else {
             return;
         };

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use headrace_call_state::Rejection;
 use headrace_catalog::{Catalog, ServedModel};
-use headrace_domain::{Call, Code, EncodeText, ProjectId, Prompt, PromptItem, Role, Stage, TextPlace};
+use headrace_domain::{
+    Call, Code, ContentPlace, EncodeText, ProjectId, Prompt, PromptItem, Role, Stage, TextPlace,
+};
 use headrace_moderation::{Judge, Phrases, Verdict};
 use headrace_render::could_fit;
 
-use crate::judging::{JudgedCall, JudgedSide};
+use crate::judging::JudgedCall;
 use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
 
@@ -37,6 +39,8 @@ impl RoutedCall {
         };
         let verdict = verdict?;
         context.record.moderation = verdict.rule().map(str::to_owned);
+        let rule = verdict.rule().and_then(|rule| others.rule_named(rule));
+        context.record.input_verdicts.extend(rule.map(|rule| rule.matched(ContentPlace::Input)));
         not_blocked(verdict)?;
         ask_judges(&*others, &model, &call, context).await?;
         context.end_stage(Stage::Moderate);
@@ -58,15 +62,18 @@ async fn ask_judges(
     let mut texts = vec![String::new()];
     each_text(model, call, &mut |text, _| add_text(text, &mut texts));
     let late = Arc::clone(context.late_verdicts());
-    let judged = JudgedCall { request: context.id, side: JudgedSide::Input, late };
-    let asked = texts.iter().filter(|text| !text.is_empty()).map(|text| judged.ask(rules, text));
+    let judged = JudgedCall { request: context.id, late, clock: Arc::clone(&context.clock) };
+    let asked = texts.iter().filter(|text| !text.is_empty());
+    let asked = asked.map(|text| judged.ask(rules, text, ContentPlace::Input));
     let matched = futures_util::future::join_all(asked).await.into_iter().flatten().min();
     let Some(rule) = matched.and_then(|at| rules.iter().find(|rule| rule.rule == at)) else {
         return Ok(());
     };
-    context.record.moderation = Some(rule.name.to_string());
+    let name = &rule.description.name;
+    context.record.moderation = Some(name.to_string());
+    context.record.input_verdicts.push(rule.description.matched(ContentPlace::Input));
     let message = judge.message(rule.rule).cloned().unwrap_or_default();
-    not_blocked(Verdict::Blocked { rule: Arc::clone(&rule.name), message })
+    not_blocked(Verdict::Blocked { rule: Arc::clone(name), message })
 }
 
 /// Adds a text to the last of the texts that judges are asked about, or begins a further one.

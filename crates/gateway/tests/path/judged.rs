@@ -4,9 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use headrace_domain::{CallOutcome, Endpoint, OutputVerdict};
+use headrace_domain::{CallOutcome, ContentPlace, ContentVerdict, Endpoint, NanoDollars};
 use headrace_moderation::{
-    JudgeFailure, JudgeFuture, JudgesByName, PassageJudge, RuleConfig, WithoutVerdict,
+    JudgeAnswer, JudgeFailure, JudgeFuture, JudgesByName, PassageJudge, RuleConfig, WithoutVerdict,
 };
 use serde_json::{Value, json};
 
@@ -59,10 +59,13 @@ impl PassageJudge for TestJudge {
             // The verdict comes in a later turn of the event loop.
             tokio::task::yield_now().await;
             match answers {
-                JudgeBehaviour::Secret => Ok(text.contains("secret")),
+                JudgeBehaviour::Secret => {
+                    let cost = Some(NanoDollars::new(5));
+                    Ok(JudgeAnswer { is_unfit: text.contains("secret"), cost })
+                }
                 JudgeBehaviour::Late => {
                     released.wait_for(|released| *released).await.unwrap();
-                    Ok(true)
+                    Ok(true.into())
                 }
                 JudgeBehaviour::Fails => Err(JudgeFailure { why: "it is down".to_owned() }),
                 JudgeBehaviour::Never => std::future::pending().await,
@@ -86,8 +89,18 @@ fn guard(more: Value) -> Vec<RuleConfig> {
     rules(&json!([rule]))
 }
 
-fn verdict(action: &str) -> OutputVerdict {
-    OutputVerdict { rule: "guarded".to_owned(), action: action.to_owned() }
+fn verdict_in(place: ContentPlace, action: &str) -> ContentVerdict {
+    ContentVerdict {
+        rule: "guarded".to_owned(),
+        action: action.to_owned(),
+        kind: Some("judge".into()),
+        place: Some(place),
+        dry_run: None,
+    }
+}
+
+fn verdict(action: &str) -> ContentVerdict {
+    verdict_in(ContentPlace::Answer, action)
 }
 
 #[tokio::test]
@@ -117,6 +130,12 @@ async fn nothing_leaves_before_its_verdict_in_any_backend_and_dialect() {
                     world.balance_when_idle().await;
                     let record = world.last_trace();
                     assert_eq!(record.output_verdicts, [verdict("block")], "{what}");
+                    let [used] = record.judge_uses.as_slice() else { panic!("{what}: {record:?}") };
+                    assert_eq!((used.rule.as_str(), used.judge.as_str()), ("guarded", "guard"), "{what}");
+                    assert_eq!((used.place, used.waits), (ContentPlace::Answer, true), "{what}");
+                    let questions = u32::try_from(asked.len()).unwrap();
+                    assert_eq!((used.questions, used.without_verdict), (questions, 0), "{what}");
+                    assert_eq!(used.cost, Some(NanoDollars::new(5 * i64::from(questions))), "{what}");
                     let finish = CallOutcome::Completed { finish: vec!["content_filter".to_owned()] };
                     assert_eq!(record.outcome, finish, "{what}");
                 }
@@ -167,6 +186,8 @@ async fn tool_calls_are_judged_whole() {
             "{asked:?}"
         );
         world.balance_when_idle().await;
+        let record = world.last_trace();
+        assert_eq!(record.output_verdicts, [verdict_in(ContentPlace::ToolCalls, "block")], "{record:?}");
     }
 }
 
@@ -226,6 +247,20 @@ async fn what_callers_send_is_judged_before_anything_is_held() {
             assert_eq!(before, after);
             assert_eq!(world.last_trace().moderation.as_deref(), Some("guarded"));
         }
+        let record = world.last_trace();
+        let mut expected_verdicts = Vec::new();
+        if expected == 400 {
+            expected_verdicts.push(verdict_in(ContentPlace::Input, "block"));
+        }
+        if answers != JudgeBehaviour::Secret {
+            expected_verdicts.push(verdict_in(ContentPlace::Input, "no_verdict"));
+        }
+        assert_eq!(record.input_verdicts, expected_verdicts, "{answers:?} {without:?} {text}");
+        assert_eq!(record.output_verdicts, [], "{answers:?} {without:?} {text}");
+        let [used] = record.judge_uses.as_slice() else { panic!("{record:?}") };
+        assert_eq!((used.place, used.questions), (ContentPlace::Input, 1));
+        assert_eq!(used.passes_without, without == WithoutVerdict::Pass);
+        assert_eq!(used.without_verdict, u32::from(answers != JudgeBehaviour::Secret));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_call_api::{ObjectMethod, ObjectOperation, RequestTarget};
-use headrace_domain::{CallOutcome, Dialect, Endpoint, OutputVerdict};
+use headrace_domain::{CallOutcome, ContentPlace, ContentVerdict, Dialect, Endpoint};
 use headrace_moderation::{JudgesByName, RuleConfig};
 use serde_json::{Value, json};
 
@@ -281,7 +281,13 @@ async fn no_byte_of_a_match_leaves_in_any_backend_and_dialect() {
                     }
                     world.balance_when_idle().await;
                     let record = world.last_trace();
-                    let verdict = OutputVerdict { rule: "no-secret".to_owned(), action: action.to_owned() };
+                    let verdict = ContentVerdict {
+                        rule: "no-secret".to_owned(),
+                        action: action.to_owned(),
+                        kind: Some("words".into()),
+                        place: Some(ContentPlace::Answer),
+                        dry_run: None,
+                    };
                     assert_eq!(record.output_verdicts, [verdict], "{what}");
                     let finish = if action == "block" { "content_filter" } else { "stop" };
                     let finish = CallOutcome::Completed { finish: vec![finish.to_owned()] };
@@ -477,7 +483,14 @@ async fn rules_of_a_project_apply_to_its_calls_alone_and_a_dry_run_changes_nothi
         assert_eq!(seen(Endpoint::ChatCompletions, true, &body).0, expected, "{more}");
         world.balance_when_idle().await;
         let is_noted = more.get("dry_run").is_some() || expected != TEXT;
-        assert_eq!(world.last_trace().output_verdicts.len(), usize::from(is_noted), "{more}");
+        let verdicts = world.last_trace().output_verdicts;
+        assert_eq!(verdicts.len(), usize::from(is_noted), "{more}");
+        if more.get("dry_run").is_some() {
+            assert_eq!(
+                (verdicts[0].action.as_str(), verdicts[0].dry_run.as_deref()),
+                ("flag", Some("redact"))
+            );
+        }
     }
 }
 
