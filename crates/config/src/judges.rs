@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_domain::NanoDollarsPerMillion;
 use headrace_moderation::{JudgesByName, WithoutVerdict};
-use headrace_upstream::{HttpJudge, JudgeApi, JudgeSpec, UpstreamKind, UpstreamSpec};
+use headrace_upstream::{HttpJudge, JudgeApi, JudgePrices, JudgeSpec, UpstreamKind, UpstreamSpec};
 use secrecy::SecretString;
 
 use super::SettingsReader;
@@ -60,6 +61,7 @@ fn judge(table: &mut TableReader) -> Option<(String, HttpJudge)> {
     let without = table.take_text("without_verdict", SettingKind::Choice(WITHOUT_VERDICT));
     let without_verdict =
         if without.as_deref() == Some("pass") { WithoutVerdict::Pass } else { WithoutVerdict::Block };
+    let prices = prices(table);
     let key = key(table);
     let ca_file = match table.take("ca_file", SettingKind::Path) {
         Some(ParsedValue::Path(path)) => {
@@ -95,6 +97,7 @@ fn judge(table: &mut TableReader) -> Option<(String, HttpJudge)> {
         threshold_thousandths,
         deadline,
         without_verdict,
+        prices,
     };
     let judge = HttpJudge::new(spec).map_err(|why| table.problem("url", why)).ok()?;
     Some((name, judge))
@@ -103,6 +106,20 @@ fn judge(table: &mut TableReader) -> Option<(String, HttpJudge)> {
 fn key(table: &mut TableReader) -> Option<SecretString> {
     let Some(ParsedValue::Path(path)) = table.take("key_file", SettingKind::Path) else { return None };
     read_key(&path).map_err(|why| table.problem("key_file", why)).ok()
+}
+
+/// Reads `input_price` and `output_price`: dollars for a million tokens. A price that is not set is 0 if the other one is.
+fn prices(table: &mut TableReader) -> Option<JudgePrices> {
+    let mut price = |key| match table.take(key, SettingKind::Dollars)? {
+        ParsedValue::Dollars(dollars) => NanoDollarsPerMillion::new(dollars.get())
+            .map_err(|_| table.problem(key, "must not be below 0".to_owned()))
+            .ok(),
+        _ => None,
+    };
+    let (input, output) = (price("input_price"), price("output_price"));
+    let none = NanoDollarsPerMillion::FREE;
+    (input.is_some() || output.is_some())
+        .then(|| JudgePrices { input: input.unwrap_or(none), output: output.unwrap_or(none) })
 }
 
 /// Reads `threshold`: 0.01 to 1.
@@ -155,6 +172,7 @@ mod tests {
             "",
             "categories = [\"hate\"]\nthreshold = 0.5\ndeadline = \"2s\"\nwithout_verdict = \"pass\"",
             "api = \"chat\"\nmodel = \"llama-guard\"\nquestion = \"Is it rude?\"",
+            "input_price = \"0.20\"\noutput_price = \"0.20\"",
         ] {
             assert_eq!(read(&judge(more)), (true, String::new()), "{more}");
         }
@@ -167,6 +185,8 @@ mod tests {
             ),
             ("threshold = 0", "moderation.judges[0].threshold: must be a number"),
             ("threshold = 1.5", "moderation.judges[0].threshold: must be a number"),
+            ("input_price = \"cheap\"", "moderation.judges[0].input_price: "),
+            ("output_price = \"-1\"", "moderation.judges[0].output_price: "),
             ("deadline = \"2m\"", "moderation.judges[0].deadline: "),
             ("without_verdict = \"maybe\"", "moderation.judges[0].without_verdict: "),
             ("key_file = \"/does/not/exist\"", "moderation.judges[0].key_file: "),

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use headrace_moderation::{JudgeFailure, JudgeFuture, PassageJudge, WithoutVerdict};
+use headrace_domain::{NanoDollars, NanoDollarsPerMillion, Rounding};
+use headrace_moderation::{JudgeAnswer, JudgeFailure, JudgeFuture, PassageJudge, WithoutVerdict};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Body, Client, Url};
 use secrecy::ExposeSecret;
@@ -73,6 +74,29 @@ pub struct JudgeSpec {
     pub deadline: Duration,
     /// What happens to a text without a verdict.
     pub without_verdict: WithoutVerdict,
+    /// What the server charges for the tokens of a question. `None` if that is unknown.
+    pub prices: Option<JudgePrices>,
+}
+
+/// What a judge's server charges for tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JudgePrices {
+    /// For the tokens of questions.
+    pub input: NanoDollarsPerMillion,
+    /// For the tokens of verdicts.
+    pub output: NanoDollarsPerMillion,
+}
+
+impl JudgePrices {
+    /// The price of an answer by its `usage`. `None` if it has none.
+    fn cost(&self, body: &[u8]) -> Option<NanoDollars> {
+        let answer: Value = serde_json::from_slice(body).ok()?;
+        let tokens = |field: &str| answer.pointer(field).and_then(Value::as_u64);
+        let (input, output) = (tokens("/usage/prompt_tokens")?, tokens("/usage/completion_tokens"));
+        let input = self.input.cost(input, Rounding::Nearest).ok()?;
+        let output = self.output.cost(output.unwrap_or(0), Rounding::Nearest).ok()?;
+        input.checked_add(output).ok()
+    }
 }
 
 /// A judge on another server.
@@ -125,7 +149,7 @@ impl PassageJudge for HttpJudge {
 }
 
 impl JudgeState {
-    async fn ask(&self, text: &str) -> Result<bool, String> {
+    async fn ask(&self, text: &str) -> Result<JudgeAnswer, String> {
         let _question = self.questions.acquire().await.map_err(|error| error.to_string())?;
         let build = || client::client(&self.spec.server, self.url.scheme() == "https");
         let client = self.client.get_or_init(build).as_ref().map_err(Clone::clone)?;
@@ -149,10 +173,12 @@ impl JudgeState {
         }
         let mut body = Body::from(answer);
         let body = read_some(&mut body, MAX_ANSWER_BYTES, self.spec.deadline).await;
-        match self.spec.api {
-            JudgeApi::Moderations => self.moderation_verdict(&body),
-            JudgeApi::Chat => chat_verdict(&body),
-        }
+        let is_unfit = match self.spec.api {
+            JudgeApi::Moderations => self.moderation_verdict(&body)?,
+            JudgeApi::Chat => chat_verdict(&body)?,
+        };
+        let cost = self.spec.prices.and_then(|prices| prices.cost(&body));
+        Ok(JudgeAnswer { is_unfit, cost })
     }
 
     fn body(&self, text: &str) -> Value {

@@ -39,7 +39,7 @@ pub use addresses::NameAddresses;
 pub use cache::{CacheEvent, StoredBlocks, StoredLabel};
 pub use cache_feed::CacheFeed;
 pub use figures::{FAILURES, ServerFigures};
-pub use judge::{HttpJudge, JudgeApi, JudgeSpec};
+pub use judge::{HttpJudge, JudgeApi, JudgePrices, JudgeSpec};
 pub use kind::{UnknownKind, UpstreamKind};
 pub use listing::{ListedModel, ModelListing};
 pub use probe::ProbeError;

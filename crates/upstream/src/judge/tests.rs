@@ -53,6 +53,7 @@ fn spec(url: &str, api: JudgeApi) -> JudgeSpec {
         threshold_thousandths: None,
         deadline: Duration::from_secs(5),
         without_verdict: WithoutVerdict::Block,
+        prices: None,
     }
 }
 
@@ -64,6 +65,7 @@ async fn verdict(
     let (url, request) = server(answer);
     let judge = HttpJudge::new(change(spec(&url, api))).unwrap();
     let verdict = judge.ask("the text".to_owned()).await.map_err(|failure| failure.why);
+    let verdict = verdict.map(|answer| answer.is_unfit);
     (verdict, request.recv().unwrap())
 }
 
@@ -115,6 +117,27 @@ async fn a_chat_model_decides_by_its_first_word_or_by_json() {
             request.starts_with("POST /v1/chat/completions ") && request.contains(r#""model":"guard-1""#),
             "{request}"
         );
+    }
+}
+
+#[tokio::test]
+async fn an_answer_costs_what_its_tokens_cost() {
+    let price = |dollars: &str| {
+        NanoDollarsPerMillion::new(NanoDollars::from_dollars(dollars).unwrap().get()).unwrap()
+    };
+    let prices = Some(JudgePrices { input: price("0.20"), output: price("1.00") });
+    for (usage, prices, expected) in [
+        (json!({"prompt_tokens": 1_000, "completion_tokens": 10}), prices, Some(210_000)),
+        (json!({"prompt_tokens": 1_000}), prices, Some(200_000)),
+        (json!({"completion_tokens": 10}), prices, None),
+        (json!(null), prices, None),
+        (json!({"prompt_tokens": 1_000, "completion_tokens": 10}), None, None),
+    ] {
+        let body = json!({"choices": [{"message": {"content": "safe"}}], "usage": usage}).to_string();
+        let (url, _request) = server(http("200 OK", &body));
+        let judge = HttpJudge::new(JudgeSpec { prices, ..spec(&url, JudgeApi::Chat) }).unwrap();
+        let answer = judge.ask("the text".to_owned()).await.unwrap();
+        assert_eq!(answer, JudgeAnswer { is_unfit: false, cost: expected.map(NanoDollars::new) }, "{body}");
     }
 }
 
