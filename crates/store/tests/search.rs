@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, ClientAddressPolicy, EndUser, Endpoint, KeyId, NanoDollars, OrgId,
+    Attempt, AttemptOutcome, CallOutcome, ClientAddressPolicy, ContentVerdict, EndUser, Endpoint, KeyId, NanoDollars, OrgId,
     ProjectId, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage,
     WORKER_JOB_KEY, WorkerJob,
 };
@@ -26,6 +26,16 @@ impl Numbers {
     fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
+    }
+}
+
+fn verdict(rule: &str, action: &str, dry_run: Option<&str>) -> ContentVerdict {
+    ContentVerdict {
+        rule: rule.to_owned(),
+        action: action.to_owned(),
+        kind: None,
+        place: None,
+        dry_run: dry_run.map(Into::into),
     }
 }
 
@@ -55,6 +65,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
     let outcome = match numbers.below(8) {
         0 => refusal(Stage::Hold, "insufficient_balance", "The balance of org 100%_a is $0.00."),
         1 => refusal(Stage::Authenticate, "requests_per_minute", "Too many requests: 60 a minute."),
+        7 => refusal(Stage::Moderate, "content_policy", "Not here."),
         2 => CallOutcome::Cancelled { why: "the client went away".to_owned() },
         3 => CallOutcome::Failed { stage: Stage::Upstream, message: "The UPSTREAM broke off.".to_owned() },
         _ => CallOutcome::Completed { finish: vec!["stop".to_owned()] },
@@ -73,6 +84,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
     let policy = ClientAddressPolicy::ALL[(n % 3) as usize];
     let address = ["203.0.113.9", "203.0.113.8", "198.51.100.9", "2001:db8:7:8::9"][(n % 4) as usize];
     let client = policy.record(address.parse().unwrap());
+    let verdicts = numbers.below(9);
     TraceRecord {
         version: TRACE_VERSION,
         request_id: RequestId::from_bits((u128::from(n) << 64) | u128::from(numbers.below(1 << 30))),
@@ -112,8 +124,15 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         attempts: if numbers.below(4) > 0 { vec![attempt] } else { Vec::new() },
         continued: Vec::new(),
         rounds: Vec::new(),
-        moderation: None,
-        output_verdicts: Vec::new(),
+        moderation: (verdicts % 4 == 1).then(|| "old-rule".to_owned()),
+        input_verdicts: if verdicts == 2 { vec![verdict("pii", "flag", None)] } else { Vec::new() },
+        output_verdicts: match verdicts {
+            3 => vec![verdict("pii", "redact", None), verdict("threats", "block", None)],
+            4 => vec![verdict("threats", "flag", Some("block"))],
+            5 => vec![verdict("threats", "no_verdict", None), verdict("old-rule", "flag", None)],
+            _ => Vec::new(),
+        },
+        judge_uses: Vec::new(),
         labels: None,
         outcome,
         failed_with: None,
@@ -174,6 +193,18 @@ fn queries() -> Vec<CallQuery> {
         &[("text", "upstream broke")],
         &[("text", "requests_per_minute"), ("org", "org-3")],
         &[("text", "went away"), ("outcome", "refused")],
+        &[("moderation", "any")],
+        &[("moderation", "any"), ("outcome", "refused")],
+        &[("moderation", "blocked")],
+        &[("moderation", "redacted")],
+        &[("moderation", "flagged"), ("project", "project-3")],
+        &[("moderation", "dry_run")],
+        &[("moderation", "no_verdict")],
+        &[("content_rule", "pii")],
+        &[("content_rule", "none-such")],
+        &[("content_rule", "old-rule"), ("moderation", "blocked")],
+        &[("content_rule", "threats"), ("moderation", "redacted")],
+        &[("content_rule", "threats"), ("moderation", "dry_run"), ("org", "org-1")],
         &[("from", "2026-11-18T11:09:00Z")],
         &[("to", "2026-11-18T11:09:00Z")],
         &[("from", "2026-11-18T11:08:00Z"), ("to", "2026-11-18T11:09:30Z"), ("org", "org-1")],

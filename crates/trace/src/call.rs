@@ -2,11 +2,12 @@
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
-    CallLabels, CallOutcome, ClientAddress, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId,
+    CallLabels, CallOutcome, ClientAddress, ContentVerdict, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId,
     RequestId, Stage, StageSpan, TraceRecord, UnixNanos,
 };
 use serde_json::{Value, json};
 
+use crate::output_verdicts::verdict_json;
 use crate::units::{bare_dollars, micros};
 
 /// Maximum bytes of a refusal's or failure's message that is kept for search.
@@ -116,6 +117,8 @@ pub struct CallRow {
     pub paid: Option<NanoDollars>,
     /// The gateway's call that a worker job was run for. `None` for a call.
     pub job_of: Option<RequestId>,
+    /// The content rules that matched the request and the answer.
+    pub verdicts: Vec<ContentVerdict>,
 }
 
 impl CallRow {
@@ -175,6 +178,7 @@ impl CallRow {
             charged: record.cost,
             paid: record.paid,
             job_of: record.worker_job.as_ref().map(|job| job.call),
+            verdicts: record.content_verdicts(),
         }
     }
 
@@ -239,6 +243,9 @@ impl CallRow {
             "cost": cost,
             "outcome": outcome,
         });
+        if !self.verdicts.is_empty() {
+            row["verdicts"] = self.verdicts.iter().map(verdict_json).collect();
+        }
         if let Some(call) = self.job_of {
             row["worker_job"] = json!({ "call": call.to_string() });
         }

@@ -3,20 +3,25 @@
 
 use headrace_domain::{
     Attempt, AttemptOutcome, BilledLine, CacheMiss, CallOutcome, ContinuedAnswer, EngineTrace, NanoDollars,
-    OutputVerdict, PriceTier, RoundOutcome, ShadowOf, TokenClass, TraceRecord, TraceRound, Usage,
+    PriceTier, RoundOutcome, ShadowOf, TokenClass, TraceRecord, TraceRound, Usage,
 };
 use serde_json::{Map, Value, json};
 
 use crate::group::grouped_spans;
 use crate::metrics::inter_token_ns;
+use crate::output_verdicts::{judge_use_json, verdict_json};
 use crate::units::{bare_dollars as dollars, format_utc, micros, utc_date};
 
 /// The record as operators see it: [`record_json`] plus facts that its owner must not see. These are how busy an engine
 /// was, what other tenants have in its cache, upstreams' messages about failed attempts, and what upstreams charge. The
-/// charges are `paid_…` of the `cost` and of each of the `attempts`, if they are known.
+/// charges are `paid_…` of the `cost` and of each of the `attempts`, if they are known. `judges` has what content rules asked
+/// judges on other servers.
 pub fn operator_json(record: &TraceRecord) -> Value {
     let mut json = record_json(record);
     note_paid(&mut json["cost"], record.paid);
+    if !record.judge_uses.is_empty() {
+        json["judges"] = record.judge_uses.iter().map(judge_use_json).collect();
+    }
     for (at, attempt) in record.attempts.iter().enumerate() {
         note_paid(&mut json["attempts"][at], attempt.paid);
         if let AttemptOutcome::Refused { why, .. } | AttemptOutcome::Failed { why, .. } = &attempt.outcome {
@@ -90,6 +95,8 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// - `told_of_cache`: the cache diagnosis for a caller that named an earlier answer to compare its prompt with.
 /// - `terms` of the `cost`: the bill, class by class, at the prices of the day `priced_at`. `tier` of the `cost` is the
 ///   service tier, if it is not the standard one.
+/// - `input_moderation` and `output_moderation`: the content rules that matched the request and the answer, with what each
+///   did (`action`), its `kind`, the `place`, and the action that it would have taken in a `dry_run`.
 /// - `connection`: the number of earlier requests on the connection, and for how long it had been open.
 /// - `replay_of`: set if the request got the stored answer of this request, because both have one idempotency key.
 /// - `worker_job`: set if the record is a job that was run for another server. Has the `call` there.
@@ -154,9 +161,10 @@ pub fn record_json(record: &TraceRecord) -> Value {
         whole["outcome"]["status"] = failure.status.into();
         whole["outcome"]["code"] = failure.code.into();
     }
-    if !record.output_verdicts.is_empty() {
-        let verdict = |verdict: &OutputVerdict| json!({ "rule": verdict.rule, "action": verdict.action });
-        whole["output_moderation"] = record.output_verdicts.iter().map(verdict).collect();
+    let verdicts =
+        [("input_moderation", &record.input_verdicts), ("output_moderation", &record.output_verdicts)];
+    for (name, verdicts) in verdicts.into_iter().filter(|(_, verdicts)| !verdicts.is_empty()) {
+        whole[name] = verdicts.iter().map(verdict_json).collect();
     }
     if let Some(billed) = &record.billed {
         whole["cost"]["priced_at"] = utc_date(billed.at).into();

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::call::{CallEndKind, CallRow};
+use crate::moderation_filter::ModerationFilter;
 use crate::units::utc_midnight;
 
 /// Maximum calls on a page.
@@ -53,6 +54,11 @@ pub struct CallQuery {
     /// Text in the code, the rule or the message of the refusal, failure or cancellation. Ignores the case of ASCII
     /// letters.
     pub text: Option<String>,
+    /// What content rules decided about the request or the answer.
+    pub moderation: Option<ModerationFilter>,
+    /// The name of a content rule that matched the request or the answer. If `moderation` is set, too, the same rule meets
+    /// both.
+    pub content_rule: Option<String>,
     /// Text in the recorded request or answer, without regard to case. Calls whose content is not recorded do not meet
     /// it. A store of traces does not know contents, so this is checked elsewhere.
     pub content: Option<String>,
@@ -60,7 +66,7 @@ pub struct CallQuery {
 
 impl CallQuery {
     /// The names of all filters, in the order of lists.
-    pub const NAMES: [&str; 16] = [
+    pub const NAMES: [&str; 18] = [
         "from",
         "to",
         "org",
@@ -76,6 +82,8 @@ impl CallQuery {
         "slower_than_ms",
         "dearer_than",
         "text",
+        "moderation",
+        "content_rule",
         "content",
     ];
 
@@ -97,6 +105,8 @@ impl CallQuery {
             "upstream" => self.upstream = Some(text(value)?),
             "text" => self.text = Some(text(value)?),
             "content" => self.content = Some(text(value)?),
+            "content_rule" => self.content_rule = Some(text(value)?),
+            "moderation" => self.moderation = Some(ModerationFilter::named(value)?),
             "outcome" => {
                 let names = || CallEndKind::ALL.map(CallEndKind::name).join(", ");
                 self.outcome =
@@ -142,6 +152,17 @@ impl CallQuery {
             && self.slower_than_ns.is_none_or(|nanos| row.server_ns > nanos)
             && self.dearer_than.is_none_or(|money| row.charged > money)
             && self.text.as_deref().is_none_or(|text| row.said().is_some_and(|said| holds(&said, text)))
+            && self.matches_verdicts(row)
+    }
+
+    /// Whether one of the call's verdicts meets all criteria about verdicts.
+    fn matches_verdicts(&self, row: &CallRow) -> bool {
+        let Self { moderation, content_rule, .. } = self;
+        (moderation.is_none() && content_rule.is_none())
+            || row.verdicts.iter().any(|verdict| {
+                moderation.is_none_or(|filter| filter.matches(verdict))
+                    && content_rule.as_ref().is_none_or(|rule| *rule == verdict.rule)
+            })
     }
 }
 
@@ -289,6 +310,8 @@ mod tests {
             ("slower_than_ms", "0.5"),
             ("dearer_than", "0.01"),
             ("text", "budget"),
+            ("moderation", "dry_run"),
+            ("content_rule", "personal-data"),
         ] {
             query.set(name, value, now).unwrap_or_else(|why| panic!("{name}: {why}"));
         }
@@ -307,6 +330,8 @@ mod tests {
             ("slower_than_ms", "NaN", "milliseconds"),
             ("dearer_than", "1e9", "dollars"),
             ("text", "", "1 to 256 bytes"),
+            ("moderation", "stopped", "any, blocked, redacted, flagged, dry_run, no_verdict"),
+            ("content_rule", "", "1 to 256 bytes"),
             ("label", "tag", "NAME=VALUE"),
             ("colour", "red", "from, to, org"),
         ] {

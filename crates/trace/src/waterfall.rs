@@ -8,7 +8,7 @@ use crate::engine_facts::{batch_text, kept_text, steps_text};
 use crate::group::{SpanGroup, grouped_spans};
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
-use crate::output_verdicts::output_verdict_lines;
+use crate::output_verdicts::{judge_lines, output_verdict_lines};
 use crate::past;
 use crate::price_terms::price_terms;
 use crate::rounds::round_lines;
@@ -351,6 +351,7 @@ impl WaterfallDrawing<'_> {
             self.fact("moderated", &plain(moderation));
         }
         output_verdict_lines(record).for_each(|line| self.fact("answer", &line));
+        judge_lines(record).for_each(|line| self.fact("judge", &line));
     }
 
     /// Lists the attempts, if a prompt had several or an attempt failed, and the continued answers.

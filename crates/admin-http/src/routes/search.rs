@@ -59,6 +59,11 @@ query! {
         dearer_than,
         /// Text in the code, the rule or the message of a refusal, failure or cancellation.
         text,
+        /// What content rules decided about the request or the answer: `any`, `blocked`, `redacted`, `flagged`,
+        /// `dry_run` or `no_verdict`.
+        moderation,
+        /// The name of a content rule that matched the request or the answer.
+        content_rule,
         /// Text in the recorded request or answer. For the roles that may read contents.
         content,
         /// The maximum number of rows: 1 to 500.

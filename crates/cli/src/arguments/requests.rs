@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
-use headrace_trace::{CallEndKind, CallQuery};
+use headrace_trace::{CallEndKind, CallQuery, ModerationFilter};
 
 use super::contents::RequestsCommand;
 use super::shared::{ServerArgs, duration};
@@ -14,7 +14,7 @@ use super::times::TimeRangeArgs;
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  headrace requests                                        the newest calls\n  headrace requests --outcome refused --since 1h           calls refused in the last hour\n  headrace requests --text \"balance\" --org acme            refusals and failures with `balance` in their text\n  headrace requests --stage queue --slower-than 2s         slow calls that mostly waited for the engine\n  headrace requests --dearer-than 0.05 --since 2026-11-01 --json\n\nDetails of one call: headrace trace ID. Traces are kept for a limited time (traces.max_records, traces.max_age)."
+    after_help = "Examples:\n  headrace requests                                        the newest calls\n  headrace requests --outcome refused --since 1h           calls refused in the last hour\n  headrace requests --text \"balance\" --org acme            refusals and failures with `balance` in their text\n  headrace requests --stage queue --slower-than 2s         slow calls that mostly waited for the engine\n  headrace requests --moderation blocked --since 7d        calls that content rules stopped\n  headrace requests --dearer-than 0.05 --since 2026-11-01 --json\n\nDetails of one call: headrace trace ID. Traces are kept for a limited time (traces.max_records, traces.max_age)."
 )]
 pub(crate) struct RequestsArgs {
     #[command(subcommand)]
@@ -62,6 +62,12 @@ pub(crate) struct RequestsArgs {
     /// Text in the code, rule or message of the refusal, failure or cancellation
     #[arg(long)]
     text: Option<String>,
+    /// What content rules decided: any, blocked, redacted, flagged, dry_run, no_verdict
+    #[arg(long, value_name = "OUTCOME", value_parser = ModerationFilter::named)]
+    moderation: Option<ModerationFilter>,
+    /// Only calls that this content rule matched
+    #[arg(long, value_name = "RULE")]
+    content_rule: Option<String>,
     /// Text in the recorded request or answer; upper and lower case are the same
     #[arg(long)]
     content: Option<String>,
@@ -87,6 +93,7 @@ impl RequestsArgs {
             stage: self.stage,
             slower_than_ns: self.slower_than.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)),
             dearer_than: self.dearer_than,
+            moderation: self.moderation,
             since: self.times.since(now)?,
             until: self.times.until(now)?,
             ..CallQuery::default()
@@ -99,9 +106,10 @@ impl RequestsArgs {
             ("upstream", &self.upstream),
             ("text", &self.text),
             ("content", &self.content),
+            ("content_rule", &self.content_rule),
         ] {
             if let Some(value) = value {
-                query.set(name, value, now).map_err(|why| format!("--{name}: {why}"))?;
+                query.set(name, value, now).map_err(|why| format!("--{}: {why}", name.replace('_', "-")))?;
             }
         }
         Ok(query)
@@ -132,6 +140,8 @@ impl RequestsArgs {
                 self.dearer_than.map(|money| money.to_string().trim_start_matches('$').to_owned()),
             ),
             ("text", self.text.clone()),
+            ("moderation", self.moderation.map(|filter| filter.name().to_owned())),
+            ("content_rule", self.content_rule.clone()),
             ("content", self.content.clone()),
         ];
         Ok(named.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())

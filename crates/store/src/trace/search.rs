@@ -1,10 +1,10 @@
 //! Reads pages of calls from the search table. Each query reads one index, newest first, over a bounded number of rows.
 //! The next query continues where it ended.
 
-use headrace_domain::{AskedAddress, UnixNanos};
+use headrace_domain::{AskedAddress, ModerationOutcome, UnixNanos};
 use headrace_trace::{
-    CallCursor, CallPage, CallQuery, CallRow, MAX_BESIDE, MAX_CALLS_PER_PAGE, TraceError, WorkerStay,
-    decode_record,
+    CallCursor, CallPage, CallQuery, CallRow, MAX_BESIDE, MAX_CALLS_PER_PAGE, ModerationFilter, TraceError,
+    WorkerStay, decode_record,
 };
 use sqlx::QueryBuilder;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
@@ -296,6 +296,9 @@ fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
             sql.push(" AND call.").push(column).push(" ").push_bind(value);
         }
     }
+    if query.moderation.is_some() || query.content_rule.is_some() {
+        push_verdicts(sql, query);
+    }
     if let Some(user) = &query.user {
         // There is no column for the user, because few queries need one and every call would pay for it.
         sql.push(" AND trace.record ->> '$.user' = ").push_bind(user.as_str());
@@ -321,4 +324,42 @@ fn push_rest(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
             .collect();
         sql.push(" AND call.said LIKE ").push_bind(format!("%{escaped}%")).push(" ESCAPE '\\'");
     }
+}
+
+/// Adds the conditions on verdicts of content rules. There is no column for verdicts, because few calls have one. The first
+/// condition is of the text alone, so that SQLite parses few records. A record of a version without verdicts on requests names
+/// one rule.
+fn push_verdicts(sql: &mut QueryBuilder<Sqlite>, query: &CallQuery) {
+    sql.push(
+        " AND (instr(trace.record, '_verdicts\":[') > 0 OR instr(trace.record, '\"moderation\":\"') > 0) \
+         AND EXISTS (SELECT 1 FROM (\
+           SELECT value ->> '$.rule' AS rule, value ->> '$.action' AS action, value ->> '$.dry_run' AS dry_run \
+             FROM json_each(trace.record, '$.input_verdicts') \
+           UNION ALL SELECT value ->> '$.rule', value ->> '$.action', value ->> '$.dry_run' \
+             FROM json_each(trace.record, '$.output_verdicts') \
+           UNION ALL SELECT trace.record ->> '$.moderation', \
+             CASE WHEN trace.record ->> '$.outcome.code' IS 'content_policy' THEN 'block' ELSE 'flag' END, NULL \
+             WHERE trace.record ->> '$.moderation' IS NOT NULL AND trace.record -> '$.input_verdicts' IS NULL\
+         ) AS verdict WHERE TRUE",
+    );
+    if let Some(rule) = &query.content_rule {
+        sql.push(" AND verdict.rule = ").push_bind(rule.clone());
+    }
+    match query.moderation {
+        None | Some(ModerationFilter::Any) => {}
+        Some(ModerationFilter::Outcome(outcome)) => {
+            sql.push(match outcome {
+                ModerationOutcome::Blocked => " AND verdict.action = 'block'",
+                ModerationOutcome::Redacted => " AND verdict.action = 'redact'",
+                ModerationOutcome::NoVerdict => " AND verdict.action = 'no_verdict'",
+                ModerationOutcome::Flagged => {
+                    " AND verdict.action NOT IN ('block', 'redact', 'no_verdict') AND verdict.dry_run IS NULL"
+                }
+                ModerationOutcome::DryRun => {
+                    " AND verdict.action NOT IN ('block', 'redact', 'no_verdict') AND verdict.dry_run IS NOT NULL"
+                }
+            });
+        }
+    }
+    sql.push(")");
 }
