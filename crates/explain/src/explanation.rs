@@ -12,6 +12,7 @@ use crate::reference::{ReferenceRow, beside_reference, reference_of};
 use crate::shape::CallShape;
 use crate::term::{Party, TermName};
 use crate::usual::{Quantiles, Usual};
+use crate::verdicts::{ExplainedVerdict, verdicts};
 use crate::words::{self, Dearest};
 
 /// A term is unusual if it takes at least this many per cent of its usual value.
@@ -54,6 +55,8 @@ pub struct Explanation {
     pub notes: Vec<String>,
     /// Why it was refused, if it was.
     pub refusal: Option<Refusal>,
+    /// What content rules decided about the request and the answer.
+    pub verdicts: Vec<ExplainedVerdict>,
 }
 
 /// A part of a call's time.
@@ -155,6 +158,7 @@ pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
         levers: levers(record, &cut, usual),
         notes: words::notes(record),
         refusal: refusal(record),
+        verdicts: verdicts(record),
         terms,
     }
 }

@@ -9,7 +9,7 @@
 //! | does a lever help? | [`trial`], with two runs on an engine | [`Trial`] |
 //! | why was this one slower than that one? | [`diff`] | [`Difference`] |
 //!
-//! All wording is in `words`. The meaning of each refusal is in the table of refusals (`headrace_domain::Code`).
+//! All wording is in `words`, and in `verdicts` for content rules. The meaning of each refusal is in the table of refusals (`headrace_domain::Code`).
 
 mod cost;
 mod cut;
@@ -24,6 +24,7 @@ mod stored;
 mod term;
 mod trial;
 mod usual;
+mod verdicts;
 mod words;
 
 pub use cost::{CostExplanation, CostLine, why_cost};
@@ -37,3 +38,4 @@ pub use stored::explain_beside;
 pub use term::{Party, TermName};
 pub use trial::{Ran, Trial, shape_with, trial};
 pub use usual::{MOST_COMPARED, Usual};
+pub use verdicts::ExplainedVerdict;

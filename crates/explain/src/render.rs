@@ -35,6 +35,7 @@ impl Explanation {
             page.paragraph("more: ", &refusal.doc);
         }
         page.gap();
+        self.verdicts_text(&mut page);
         self.attempts_text(&mut page);
         self.rounds_text(&mut page);
         self.terms_text(&mut page);
@@ -42,6 +43,22 @@ impl Explanation {
         self.levers_text(&mut page);
         page.list("also", &self.notes);
         page.out
+    }
+
+    /// Lists what content rules decided, if one of them decided or asked anything.
+    fn verdicts_text(&self, page: &mut Page) {
+        if self.verdicts.is_empty() {
+            return;
+        }
+        page.line("content rules");
+        for verdict in &self.verdicts {
+            page.paragraph(&format!("  {}: ", verdict.outcome.replace('_', " ")), &verdict.text);
+            page.paragraph("    the client saw: ", &verdict.client_saw);
+            if !verdict.way_out.is_empty() {
+                page.paragraph("    what to do: ", &verdict.way_out);
+            }
+        }
+        page.gap();
     }
 
     /// Lists every attempt, if one of them failed.
