@@ -12,7 +12,7 @@ import fixture_pages
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = ["now", "requests", "cache", "money", "gateways", "playground", "prompt", "keys", "users", "tiers", "budgets", "invoices", "models", "audit", "settings"]
+PAGES = ["now", "requests", "cache", "moderation", "money", "gateways", "playground", "prompt", "keys", "users", "tiers", "budgets", "invoices", "models", "audit", "settings"]
 WIDTHS = {"wide": 1280, "narrow": 390}
 
 

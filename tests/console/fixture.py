@@ -37,6 +37,25 @@ def money(nano):
     return {"dollars": f"{sign}{whole}.{part.ljust(2, '0')}", "nano_dollars": f"{sign}{nano}"}
 
 
+VERDICTS = [
+    {"rule": "threats", "action": "block", "kind": "judge", "place": "answer"},
+    {"rule": "personal-data", "action": "redact", "kind": "pii", "place": "tool_calls"},
+    {"rule": HOSTILE, "action": "flag", "kind": "words", "place": "input", "dry_run": "block"},
+    {"rule": "second-opinion", "action": "no_verdict", "kind": "judge", "place": "reasoning"},
+    {"rule": "insults", "action": "flag", "kind": "classifier", "place": "input"},
+]
+EXPLAINED_VERDICTS = [
+    {"rule": HOSTILE, "kind": "words", "judge": None, "place": "input", "outcome": "dry_run", "took_us": None, "cost_nano_dollars": None, "cost_dollars": None, "text": f"The rule {HOSTILE} matched in the request, in a dry run.", "client_saw": "Nothing of it: the text passed unchanged.", "way_out": "To apply the rule, remove `dry_run`."},
+    {"rule": "threats", "kind": "judge", "judge": "guard", "place": "answer", "outcome": "blocked", "took_us": 120_000, "cost_nano_dollars": "210000", "cost_dollars": "0.00021", "text": "The rule `threats` (judge `guard`) ended the answer.", "client_saw": "The text before the match, and then `finish_reason` `content_filter`.", "way_out": ""},
+    {"rule": "second-opinion", "kind": "judge", "judge": "guard", "place": "answer", "outcome": "passed", "took_us": 90_000, "cost_nano_dollars": None, "cost_dollars": None, "text": "It found nothing in the text of the answer.", "client_saw": "Nothing of it: the text passed unchanged.", "way_out": ""},
+]
+
+
+def outcome_of(verdict):
+    """The outcome of a verdict, as the filter `moderation` names it."""
+    return {"block": "blocked", "redact": "redacted", "no_verdict": "no_verdict"}.get(verdict["action"]) or ("dry_run" if verdict.get("dry_run") else "flagged")
+
+
 def request_row(at):
     kinds = ["completed"] * 7 + ["cancelled", "refused", "failed"]
     kind = kinds[at % 10]
@@ -47,7 +66,9 @@ def request_row(at):
     if kind == "failed":
         outcome.update(stage="decode", message="The worker was lost.")
     nano = 91_280 + at * 13
+    verdicts = {"verdicts": [VERDICTS[at // 20 % len(VERDICTS)]]} if at % 20 == 0 else {}
     return {
+        **verdicts,
         "id": f"req_{at:032x}", "started": stamp(at * 7), "started_unix_us": 0, "duration_us": took, "server_us": took,
         "time_to_first_token_us": took // 9 if kind == "completed" else None, "org": ["acme", "zenith", HOSTILE][at % 3], "project": "web", "key": "key_7f3a2b",
         "key_name": ["green-service", "notebooks", HOSTILE][at % 3], "user": ["eva@example.com", None, HOSTILE][at % 3], "endpoint": "chat.completions", "stream": True, "model": {"asked": "demo", "served": ["headrace-demo", "qwen3-0.6b", HOSTILE][at % 3]}, "upstream": None,
@@ -63,6 +84,8 @@ def trace(request_id):
     told["id"] = request_id
     if at % 3 == 2:
         told["org"] = told["model"]["asked"] = HOSTILE
+    if at % 20 == 0:
+        told["output_moderation"] = [VERDICTS[at // 20 % len(VERDICTS)]]
     return told
 
 
@@ -226,6 +249,12 @@ def get_requests(asked):
         rows = [row for row in rows if row["outcome"]["kind"] == asked.query["outcome"]]
     if asked.query.get("text"):
         rows = [row for row in rows if asked.query["text"] in row["outcome"].get("message", "")]
+    moderation, rule = asked.query.get("moderation"), asked.query.get("content_rule")
+    if moderation or rule:
+        meets = lambda verdict: moderation in (None, "any", outcome_of(verdict)) and rule in (None, verdict["rule"])
+        rows = [row for row in rows if any(meets(verdict) for verdict in row.get("verdicts", []))]
+    if asked.query.get("project"):
+        rows = [row for row in rows if row["project"] == asked.query["project"]]
     return page(rows, asked.query)
 
 
@@ -241,7 +270,7 @@ def get_request(asked, request_id):
 
 @routes("GET", "requests/([^/]+)/explain")
 def get_explain(asked, request_id):
-    return EXPLAIN
+    return {**EXPLAIN, "verdicts": EXPLAINED_VERDICTS if int(request_id[4:], 16) % 20 == 0 else []}
 
 
 @routes("GET", "requests/([^/]+)/cost")

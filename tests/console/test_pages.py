@@ -57,6 +57,60 @@ def test_a_request_shows_its_content_and_takes_a_score(canned, tabs):
     page.get_by_role("cell", name="tone").wait_for()
 
 
+def test_moderation_lists_calls_by_verdict_and_sets_what_is_recorded(canned, tabs, books):
+    tab = tabs(canned).sign_in()
+    page = tab.go("moderation")
+    rows = page.get_by_role("table", name="Calls with verdicts, newest first").locator("tbody tr")
+    assert rows.count() == 100
+    page.get_by_role("button", name="Older calls").click()
+    page.wait_for_function("() => document.querySelectorAll('main tbody tr').length > 200")
+    assert rows.count() == 200
+
+    page.get_by_label("Decided").select_option("Dry run")
+    page.get_by_text("Dry run").nth(1).wait_for()
+    tab.settle()
+    shown = set(rows.locator(".badge").all_inner_texts())
+    assert "Dry run" in shown and not shown & {"Stopped", "Redacted", "Flagged", "No verdict"}, shown
+    assert "moderation=dry_run" in page.url
+
+    page.get_by_label("Decided").select_option("Any")
+    page.get_by_label("Rule").fill("personal-data")
+    page.wait_for_url("**content_rule=personal-data**")
+    tab.settle()
+    assert set(rows.locator("b").all_inner_texts()) == {"personal-data"}
+    page.get_by_label("Project", exact=True).fill("none-such")
+    page.get_by_text("No call matches.").wait_for()
+
+    page.get_by_role("button", name="Change the records of research").or_(page.get_by_title("Change the records of research")).first.click()
+    page.get_by_label("What is recorded").select_option("nothing")
+    page.get_by_label("Days").fill("3")
+    page.get_by_role("button", name="Set records").click()
+    page.get_by_text("Records are set.").wait_for()
+    assert books.records[-1] == ("research", {"level": "nothing", "keep_seconds": 259_200})
+
+
+def test_a_viewer_sees_the_content_policy_and_may_not_change_it(canned, tabs, books):
+    books.role = "viewer"
+    page = tabs(canned).sign_in().go("moderation")
+    page.get_by_role("table", name="Content policy of projects").wait_for()
+    assert page.get_by_title("Change the records of web").count() == 0
+
+
+def test_a_request_shows_the_verdicts_of_content_rules(canned, tabs):
+    tab = tabs(canned).sign_in()
+    page = tab.go(f"requests/req_{20:032x}")
+    page.get_by_role("tab", name="Moderation", exact=True).click()
+    tab.settle()
+    assert not broken_rules(page)
+    request, answer = page.get_by_role("table", name="Verdicts on the request"), page.get_by_role("table", name="Verdicts on the answer")
+    assert "Dry run" in request.inner_text() and HOSTILE in request.inner_text()
+    shown = answer.inner_text()
+    assert "Stopped" in shown and "120 ms" in shown and "$0.00021" in shown and "content_filter" in shown, shown
+    assert "Passed" in shown and "judge guard" in shown, shown
+    page = tab.go(f"requests/req_{21:032x}")
+    assert page.get_by_role("tab", name="Moderation", exact=True).count() == 0, "no rule matched"
+
+
 def test_a_project_takes_a_record_policy(canned, tabs, books):
     page = tabs(canned).sign_in().go("keys?tab=projects")
     page.get_by_text("Redacted · kept 7 days").wait_for()

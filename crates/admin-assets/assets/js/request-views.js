@@ -6,6 +6,7 @@ import { keyName, modelName, shortId } from './call-names.js';
 import { add, h } from './dom.js';
 import { count, duration, money, percent } from './format.js';
 import { reasonOf } from './cache-misses.js';
+import { isModerated, verdictView } from './moderation-verdicts.js';
 import { contentView } from './request-contents.js';
 import { may } from './session.js';
 import {
@@ -49,6 +50,15 @@ export function views(trace, signal) {
       show: (panel) =>
         load(panel, async () => explanation(await get(`requests/${id}/explain`, { signal })), { signal }),
     },
+    isModerated(trace) &&
+      may('GET /requests/{id}/explain') && {
+        id: 'moderation',
+        name: 'Moderation',
+        show: (panel) =>
+          load(panel, async () => verdictView((await get(`requests/${id}/explain`, { signal })).verdicts), {
+            signal,
+          }),
+      },
     may('GET /requests/{id}/cost') && {
       id: 'cost',
       name: 'Cost',

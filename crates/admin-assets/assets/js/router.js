@@ -39,6 +39,15 @@ export const PAGES = [
     load: () => import('./pages/cache.js'),
   },
   {
+    path: 'moderation',
+    name: 'Moderation',
+    icon: 'moderation',
+    needs: 'GET /requests',
+    key: 'o',
+    group: 'Observe',
+    load: () => import('./pages/moderation.js'),
+  },
+  {
     path: 'money',
     name: 'Money',
     icon: 'money',

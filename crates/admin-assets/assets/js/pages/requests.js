@@ -5,6 +5,7 @@ import { keyName, modelName } from '../call-names.js';
 import { h, put } from '../dom.js';
 import { count, duration, money } from '../format.js';
 import { listen } from '../live.js';
+import { DECIDED } from '../moderation-verdicts.js';
 import { comparison, detail } from '../request-views.js';
 import { go, rewrite, route } from '../router.js';
 import { may } from '../session.js';
@@ -27,6 +28,8 @@ const FILTERS = [
   'slower_than_ms',
   'dearer_than',
   'text',
+  'moderation',
+  'content_rule',
   'content',
   'label',
   'address',
@@ -162,9 +165,19 @@ class View {
       'details',
       {
         class: 'more',
-        open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than', 'content', 'label', 'address'].some(
-          (name) => filters[name],
-        ),
+        open: [
+          'project',
+          'key',
+          'user',
+          'upstream',
+          'stage',
+          'dearer_than',
+          'moderation',
+          'content_rule',
+          'content',
+          'label',
+          'address',
+        ].some((name) => filters[name]),
       },
       h('summary', {}, 'More'),
       h(
@@ -181,6 +194,11 @@ class View {
         text('dearer_than', 'Costs more than', { placeholder: '$', kind: 'number' }),
         text('label', 'Label', { placeholder: 'tag=checkout' }),
         text('address', 'Client address', { placeholder: '203.0.113.0/24' }),
+        text('moderation', 'Content rules decided', {
+          kind: 'select',
+          options: [['', 'Anything or nothing'], ...DECIDED],
+        }),
+        text('content_rule', 'Content rule', { placeholder: 'personal-data' }),
         may('GET /requests/{id}/content') &&
           text('content', 'Request or answer contains', { placeholder: 'Only what is recorded' }),
       ),
