@@ -154,3 +154,92 @@ async fn a_call_under_way_is_seen_in_its_stage() {
     assert!(seen["key"].as_str().unwrap().starts_with("key"), "{seen}");
     drop(response);
 }
+
+/// A rule for each outcome that needs no judge.
+const RULES: &str = r#"
+[[moderation.rules]]
+name = "forbidden"
+kind = "words"
+words = ["nightingale"]
+action = "block"
+
+[[moderation.rules]]
+name = "addresses"
+kind = "pii"
+entities = ["email"]
+action = "redact"
+applies_to = "output"
+
+[[moderation.rules]]
+name = "tickets"
+kind = "regex"
+pattern = "TICKET-[0-9]{4,9}"
+action = "block"
+applies_to = "output"
+dry_run = true
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_are_found_by_the_verdicts_of_content_rules_and_explained() {
+    let root = tempfile::tempdir().unwrap();
+    let key = "sk-verdicts-0123456789abcdefghijkl";
+    let server = Server::serve(root.path(), RULES, Some(key));
+    let mut calls = Vec::new();
+    for (prompt, status) in [
+        ("All is well.", 200),
+        ("Sing, nightingale.", 400),
+        ("Write to ann@example.com.", 200),
+        ("See TICKET-12345.", 200),
+    ] {
+        // The answer begins with the prompt.
+        let body = json!({"model": "headrace-demo", "prompt": prompt, "echo": true, "max_tokens": 4});
+        let url = format!("{}/v1/completions", server.url);
+        let call = reqwest::Client::new().post(url).bearer_auth(key).body(body.to_string());
+        let call = call.header("content-type", "application/json").timeout(PATIENCE);
+        let answer = call.send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), status, "{prompt}");
+        calls.push(answer.headers()["x-request-id"].to_str().unwrap().to_owned());
+    }
+    let [_, blocked, redacted, dry_run] = &calls[..] else { panic!("{calls:?}") };
+    found(&server, &["requests"], 4);
+    for (args, expected) in [
+        (vec!["--moderation", "any"], vec![dry_run, redacted, blocked]),
+        (vec!["--moderation", "blocked"], vec![blocked]),
+        (vec!["--moderation", "redacted"], vec![redacted]),
+        (vec!["--moderation", "dry_run"], vec![dry_run]),
+        (vec!["--moderation", "flagged"], vec![]),
+        (vec!["--content-rule", "addresses"], vec![redacted]),
+        (vec!["--content-rule", "addresses", "--moderation", "blocked"], vec![]),
+        (vec!["--moderation", "any", "--outcome", "completed"], vec![dry_run, redacted]),
+    ] {
+        let rows = found(&server, &[&["requests"], &args[..]].concat(), expected.len());
+        assert_eq!(ids(&rows).iter().collect::<Vec<_>>(), expected, "{args:?}");
+    }
+    let rows = found(&server, &["requests", "--moderation", "dry_run"], 1);
+    let verdict = json!([{"rule": "tickets", "action": "flag", "kind": "regex", "place": "answer", "dry_run": "block"}]);
+    assert_eq!(rows["data"][0]["verdicts"], verdict);
+
+    let bad = server.command(&["requests", "--moderation", "stopped"]);
+    let error = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(!bad.status.success(), "{error}");
+    assert!(error.contains("any, blocked, redacted, flagged, dry_run, no_verdict"), "{error}");
+
+    for (id, parts) in [
+        (
+            blocked,
+            ["The rule `forbidden` (words) refused the request.", "HTTP 400 with the code `content_policy`."],
+        ),
+        (
+            redacted,
+            ["The rule `addresses` (pii) replaced its matches", "The answer with the matches replaced."],
+        ),
+        (dry_run, ["in a dry run.", "To apply the rule, remove `dry_run`"]),
+    ] {
+        let text = server.ok(&["trace", id, "--explain"]);
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("content rules"), "{text}");
+        for part in parts {
+            assert!(words.contains(part), "{part}: {text}");
+        }
+    }
+}

@@ -95,6 +95,8 @@ async fn calls_are_asked_for_by_name() {
     let get = |path: &'static str| world.by(Role::Owner, Method::GET, path, Value::Null);
     let found = get("/requests?org=acme&slower_than_ms=50&limit=7").await;
     assert_eq!(found.body["data"], json!([["org", "acme"], ["slower_than_ms", "50"]]));
+    let found = get("/requests?moderation=dry_run&content_rule=tickets").await;
+    assert_eq!(found.body["data"], json!([["moderation", "dry_run"], ["content_rule", "tickets"]]));
     let unknown = get("/requests?colour=blue").await;
     assert_eq!((unknown.status.as_u16(), unknown.code()), (400, "invalid"));
     for (path, what) in [
