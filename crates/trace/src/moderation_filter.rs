@@ -29,9 +29,9 @@ impl ModerationFilter {
     /// A message that lists the names, if the name is none of them.
     pub fn named(name: &str) -> Result<Self, String> {
         let outcomes = ModerationOutcome::ALL.map(Self::Outcome);
-        let mut all = std::iter::once(Self::Any).chain(outcomes);
+        let all = std::iter::once(Self::Any).chain(outcomes);
         all.clone().find(|filter| filter.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = all.by_ref().map(Self::name).collect();
+            let names: Vec<&str> = all.map(Self::name).collect();
             format!("it must be one of {}", names.join(", "))
         })
     }

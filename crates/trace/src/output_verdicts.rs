@@ -3,7 +3,7 @@
 use headrace_domain::{ContentPlace, ContentVerdict, JudgeUse, ModerationOutcome, TraceRecord};
 use serde_json::{Value, json};
 
-use crate::units::{bare_dollars, grouped, humane_duration, micros, plain};
+use crate::units::{bare_dollars, counted, humane_duration, micros, plain};
 
 /// A line for each rule that matched the answer.
 pub(crate) fn output_verdict_lines(record: &TraceRecord) -> impl Iterator<Item = String> {
@@ -29,11 +29,7 @@ pub(crate) fn output_verdict_lines(record: &TraceRecord) -> impl Iterator<Item =
 pub(crate) fn judge_lines(record: &TraceRecord) -> impl Iterator<Item = String> {
     record.judge_uses.iter().map(|used| {
         let JudgeUse { rule, judge, place, questions, took_ns, .. } = used;
-        let asked = if *questions == 1 {
-            "1 question"
-        } else {
-            &format!("{} questions", grouped((*questions).into()))
-        };
+        let asked = counted((*questions).into(), "question");
         let unfit = (used.unfit > 0).then(|| format!(", {} unfit", used.unfit));
         let missing =
             (used.without_verdict > 0).then(|| format!(", {} without a verdict", used.without_verdict));
