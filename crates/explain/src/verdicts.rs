@@ -77,7 +77,7 @@ impl<'a> Decision<'a> {
             judge: used.map(|used| plain(&used.judge)),
             place: verdict.place.map(ContentPlace::name),
             outcome: self.outcome.name(),
-            text: format!("{} {}", self.decision(), self.time()),
+            text: format!("{} {}", self.decision(), self.time()).trim_end().to_owned(),
             client_saw: self.client_saw(),
             way_out: self.way_out(),
             ..costs(*used)

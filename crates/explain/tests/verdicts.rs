@@ -230,7 +230,7 @@ fn a_verdict_says_what_it_decided_what_the_client_saw_and_the_way_out() {
             judge_uses: uses.clone().into_iter().collect(),
             ..record
         };
-        let [found] = explained(&record).try_into().unwrap();
+        let [found]: [ExplainedVerdict; 1] = explained(&record).try_into().unwrap();
         assert_eq!((found.rule.as_str(), found.outcome), ("guarded", outcome), "{what}");
         assert_eq!(found.place, verdict.place.map(ContentPlace::name), "{what}");
         assert_eq!(found.took_us, uses.as_ref().map(|_| 120_000.0), "{what}");
@@ -260,11 +260,11 @@ fn a_judge_that_found_nothing_is_named_with_its_time() {
 fn verdicts_of_older_versions_are_explained_as_far_as_they_are_known() {
     let old = ContentVerdict { kind: None, place: None, ..verdict(ContentPlace::Answer, "", "redact") };
     let record = TraceRecord { output_verdicts: vec![old], ..completed() };
-    let [found] = explained(&record).try_into().unwrap();
+    let [found]: [ExplainedVerdict; 1] = explained(&record).try_into().unwrap();
     assert_eq!((found.outcome, found.place, found.kind), ("redacted", None, None));
     assert!(found.text.starts_with("The rule `guarded` replaced its matches in the call."), "{}", found.text);
     // An older record has the name of the rule on the request alone.
-    let [found] = explained(&refused()).try_into().unwrap();
+    let [found]: [ExplainedVerdict; 1] = explained(&refused()).try_into().unwrap();
     assert_eq!((found.outcome, found.place), ("blocked", Some("input")));
     for (name, text) in stored() {
         let record = headrace_trace::decode_record(text).unwrap();

@@ -256,7 +256,7 @@ async fn what_callers_send_is_judged_before_anything_is_held() {
             expected_verdicts.push(verdict_in(ContentPlace::Input, "no_verdict"));
         }
         assert_eq!(record.input_verdicts, expected_verdicts, "{answers:?} {without:?} {text}");
-        assert_eq!(record.output_verdicts, [], "{answers:?} {without:?} {text}");
+        assert!(record.output_verdicts.is_empty(), "{answers:?} {without:?} {text}: {record:?}");
         let [used] = record.judge_uses.as_slice() else { panic!("{record:?}") };
         assert_eq!((used.place, used.questions), (ContentPlace::Input, 1));
         assert_eq!(used.passes_without, without == WithoutVerdict::Pass);
