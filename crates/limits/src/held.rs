@@ -30,8 +30,10 @@ pub(crate) struct LeaseEntry {
 pub(crate) struct LeaseCharges {
     /// `true` while the lease is open. Clearing the flag ends the lease.
     pub(crate) open: bool,
-    /// Tokens taken from each scope. `None` before the first request for tokens.
+    /// Tokens taken from each scope for the current round. `None` before the first request for tokens.
     pub(crate) tokens: Option<u64>,
+    /// Tokens that ended rounds used. They stay charged in each scope.
+    pub(crate) spent: u64,
     pub(crate) shares: Shares,
 }
 

@@ -9,8 +9,10 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::Scope;
-use crate::held::{LeaseCharges, LeaseEntry, Shares};
+use crate::held::{LeaseCharges, LeaseEntry, Shares, SlotCharge};
+use crate::quota::QuotaReturn;
 use crate::returns::unused_quota;
+use crate::slot::SlotCounters;
 use crate::table::LimitTable;
 
 /// A call's share of its limits. Holds a place in flight from [`Limits::enter`](crate::Limits::enter) on, and tokens
@@ -30,7 +32,7 @@ impl Lease {
             number,
             owner,
             expires: AtomicU64::new(u64::MAX),
-            taken: Mutex::new(LeaseCharges { open: true, tokens: None, shares }),
+            taken: Mutex::new(LeaseCharges { open: true, tokens: None, spent: 0, shares }),
         });
         Self { inner: Arc::clone(inner), held }
     }
@@ -40,7 +42,7 @@ impl Lease {
         self.held.owner
     }
 
-    /// Tokens that the lease holds.
+    /// Tokens that the lease holds for the current round.
     pub fn tokens(&self) -> u64 {
         self.held.taken.lock().tokens.unwrap_or(0)
     }
@@ -50,31 +52,46 @@ impl Lease {
         UnixNanos::new(self.held.expires.load(Ordering::Relaxed))
     }
 
-    /// Ends the lease after `used_tokens` were used. Gives back the rest, or charges the excess, even into debt. The
-    /// request stays counted.
+    /// Ends the lease after `used_tokens` were used over all rounds. Gives back the rest, or charges the excess, even
+    /// into debt. The request stays counted.
     pub fn settle(self, used_tokens: u64, now: UnixNanos) {
-        let held = self.tokens();
-        let unused = held.saturating_sub(used_tokens);
-        let beyond = used_tokens.saturating_sub(held);
-        let mut returned = SmallVec::new();
-        let open = self.held.end(|share, counters| {
-            if let (Some(limit), Some(mark)) = (share.spec.tokens_per_minute, share.tokens) {
-                counters.tokens.advance(limit, now);
-                if beyond > 0 {
-                    counters.tokens.charge(beyond);
-                } else {
-                    let amount = counters.tokens.give_back(mark, unused, now);
-                    returned.extend(unused_quota(&share.slot, limit, amount));
-                }
-            }
+        let (held, spent) = {
+            let taken = self.held.taken.lock();
+            (taken.tokens, taken.spent)
+        };
+        // A lease that never took tokens counts none.
+        let difference = held.map_or_else(TokenDifference::default, |held| {
+            TokenDifference::of(held, used_tokens.saturating_sub(spent))
         });
+        let mut returned = SmallVec::new();
+        let open = self.held.end(|share, counters| returned.extend(difference.apply(share, counters, now)));
         self.inner.give_back(returned);
-        if !open && beyond > 0 {
-            self.inner.charge_tokens(&self.held.taken.lock().shares, beyond, now);
+        if !open && difference.beyond > 0 {
+            self.inner.charge_tokens(&self.held.taken.lock().shares, difference.beyond, now);
         }
     }
 
-    /// Leaves one scope: frees its place and gives back all its tokens. The request stays counted there.
+    /// Ends a round that used `used_tokens`. Gives back the rest of what the round took, or charges the excess, even into
+    /// debt. The lease stays open with no tokens, and [`Lease::take`] takes those of a further round. The tokens of ended
+    /// rounds stay charged in every scope of the lease.
+    pub fn end_round(&mut self, used_tokens: u64, now: UnixNanos) {
+        let mut taken = self.held.taken.lock();
+        let Some(held) = taken.tokens.filter(|_| taken.open) else { return };
+        let difference = TokenDifference::of(held, used_tokens);
+        let mut returned = SmallVec::new();
+        for share in &mut taken.shares {
+            let mut counters = share.slot.counters.lock();
+            returned.extend(difference.apply(share, &mut counters, now));
+            share.tokens = None;
+        }
+        taken.spent = taken.spent.saturating_add(used_tokens);
+        taken.tokens = Some(0);
+        drop(taken);
+        self.inner.give_back(returned);
+    }
+
+    /// Leaves one scope: frees its place and gives back the tokens of the current round. The request and the tokens of
+    /// ended rounds stay counted there.
     pub fn leave(&mut self, scope: &Scope, now: UnixNanos) {
         let mut taken = self.held.taken.lock();
         let at = taken.shares.iter().position(|share| share.slot.scope == *scope);
@@ -104,5 +121,38 @@ impl Drop for Lease {
             self.inner.abandoned.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.leases.remove(&self.held);
+    }
+}
+
+/// What a round used less or more than its lease holds. One of the two is zero.
+#[derive(Debug, Clone, Copy, Default)]
+struct TokenDifference {
+    unused: u64,
+    beyond: u64,
+}
+
+impl TokenDifference {
+    const fn of(held: u64, used: u64) -> Self {
+        Self { unused: held.saturating_sub(used), beyond: used.saturating_sub(held) }
+    }
+
+    /// Gives the unused tokens back to a slot, or charges those beyond. Returns what goes back to a shared source.
+    fn apply(self, share: &SlotCharge, counters: &mut SlotCounters, now: UnixNanos) -> Option<QuotaReturn> {
+        let limit = share.spec.tokens_per_minute?;
+        // Without a mark the round holds nothing here, and all that it used is beyond.
+        if share.tokens.is_none() && self.beyond == 0 {
+            return None;
+        }
+        counters.tokens.advance(limit, now);
+        match share.tokens {
+            Some(mark) if self.beyond == 0 => {
+                let amount = counters.tokens.give_back(mark, self.unused, now);
+                unused_quota(&share.slot, limit, amount)
+            }
+            _ => {
+                counters.tokens.charge(self.beyond);
+                None
+            }
+        }
     }
 }

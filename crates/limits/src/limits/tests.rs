@@ -469,4 +469,5 @@ fn many_threads_never_exceed_a_limit_and_leave_nothing_behind() {
 }
 
 mod properties;
+mod rounds;
 mod shared;
