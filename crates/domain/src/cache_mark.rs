@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::RequestId;
+
 /// How long a marked prefix is kept after its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -44,6 +46,17 @@ pub struct CacheMark {
     pub at: CacheMarkAt,
     /// How long it is kept.
     pub life: CacheLife,
+}
+
+/// Leading tokens of a prompt that the cache should keep while a call still needs them, for example between the rounds
+/// of a call. They are kept until the call releases them, or until nothing has used them for
+/// [`CacheLife::Minutes`]. No caller asked for this, so it is not billed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldPrefix {
+    /// The call. It releases all that it holds at once.
+    pub owner: RequestId,
+    /// Number of tokens.
+    pub tokens: u32,
 }
 
 /// Leading tokens of a prompt that the cache should keep.

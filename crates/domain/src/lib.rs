@@ -50,7 +50,7 @@ pub use attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 pub use beside::{BilledLine, BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_comparison::CacheComparison;
-pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
+pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin, HeldPrefix};
 pub use call::{
     BodyFields, Call, Dialect, Endpoint, FieldSpan, MessageOrigin, Prompt, RelayedBody, ServiceTier,
 };

@@ -101,6 +101,7 @@ fn job(tenant: u64, tokens: &[u32]) -> Job {
         generated: 0,
         sampling: sampling(),
         pins: Arc::default(),
+        held: None,
         grammar: None,
         thought: None,
         salt: CacheSalt::derive(&[0; 32], "p", "m", None),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    CachePin, CacheSalt, EngineTrace, FinishReason, PrefixKeys, RequestId, Sampling, TokenLogprob, Usage,
+    CachePin, CacheSalt, EngineTrace, FinishReason, HeldPrefix, PrefixKeys, RequestId, Sampling,
+    TokenLogprob, Usage,
 };
 
 use crate::grammar::{GrammarFailed, SharedGrammar};
@@ -53,6 +54,9 @@ pub struct Job {
     pub keys: Option<PrefixKeys>,
     /// The parts of the prompt to pin in the cache. This is a hint: an engine without pins ignores it.
     pub pins: Arc<[CachePin]>,
+    /// The part of the prompt that its call holds in the cache until [`crate::Engine::release_pins`]. This is a hint: an
+    /// engine without pins ignores it.
+    pub held: Option<HeldPrefix>,
     /// The tenant that the fair queue charges.
     pub tenant: Tenant,
     /// The tenant's share of the engine relative to others, at least 1.

@@ -7,6 +7,7 @@ mod grammar;
 mod health;
 mod job;
 mod load;
+mod pin_guard;
 mod relay;
 mod thought;
 
@@ -19,6 +20,7 @@ pub use grammar::{
 pub use health::EngineHealth;
 pub use job::{Job, JobError, JobEvent, JobReport, Priority, PromptScores, Tenant};
 pub use load::{Capabilities, GroupBlocks, LoadReport, ReportAge, ResumeSupport, SubmitRefusal};
+pub use pin_guard::PinGuard;
 pub use relay::{
     AbandonPolicy, AnswerBounds, AnswerMemory, AnswerMemoryFull, MessageRelay, MessageResume, PrefixCache,
     RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait, RelayedEvent, Screening,
@@ -26,7 +28,7 @@ pub use relay::{
 };
 pub use thought::{MOST_MARK_IDS, ReasoningBudget};
 
-use headrace_domain::PrefixKeys;
+use headrace_domain::{PrefixKeys, RequestId};
 
 /// A backend that takes and returns token ids: the embedded engine, or a worker on another host.
 pub trait Engine: Send + Sync {
@@ -40,6 +42,10 @@ pub trait Engine: Send + Sync {
     /// Number of tokens of a prompt, from its first on, that are in the prefix cache now. A hint for placement and for
     /// the displayed estimate, never a promise.
     fn cached_prefix(&self, keys: &PrefixKeys) -> usize;
+
+    /// Releases what a call holds in the prefix cache ([`Job::held`]). Its jobs that still run hold nothing any more. An
+    /// engine without pins does nothing.
+    fn release_pins(&self, _owner: RequestId) {}
 
     /// Current load. A hint that may be one step old.
     fn load(&self) -> LoadReport;

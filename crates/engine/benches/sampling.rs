@@ -87,6 +87,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             salt: CacheSalt::derive(&[0; 32], "t", "m", None),
             keys: None,
             pins: Arc::default(),
+            held: None,
             grammar: None,
             thought: None,
             tenant: Tenant(0),

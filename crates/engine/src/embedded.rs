@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use headrace_domain::PrefixKeys;
+use headrace_domain::{PrefixKeys, RequestId};
 use headrace_engine_api::{
     Capabilities, Engine, EngineHealth, Job, JobError, JobTicket, LoadReport, SubmitRefusal,
 };
@@ -105,6 +105,10 @@ impl Engine for EmbeddedEngine {
 
     fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         self.intake.cached_prefix(keys)
+    }
+
+    fn release_pins(&self, owner: RequestId) {
+        self.intake.shared.lock().scheduler.release_pins(owner);
     }
 
     fn load(&self) -> LoadReport {

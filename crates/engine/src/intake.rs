@@ -151,6 +151,7 @@ impl Intake {
             start_deadline_ns: job.start_deadline_ns,
             score_prompt: job.sampling.prompt_logprobs.is_some(),
             pins: Arc::clone(&job.pins),
+            held: job.held,
             long_context,
         };
         let waker = Arc::clone(self);

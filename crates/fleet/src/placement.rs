@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::Clock;
-use headrace_engine_api::{Capabilities, Job, JobTicket, SharedRelay, SubmitRefusal};
+use headrace_engine_api::{Capabilities, Job, JobTicket, SharedEngine, SharedRelay, SubmitRefusal};
 
 use crate::breaker::BreakerFault;
 use crate::outcome::WorkerOutcome;
@@ -70,6 +70,14 @@ impl Placement {
             WorkerBackend::Relay(_) => {
                 Err(SubmitRefusal::Unavailable { why: "it takes messages, not tokens".to_owned() })
             }
+        }
+    }
+
+    /// The engine. `None` if the worker takes messages.
+    pub fn engine(&self) -> Option<&SharedEngine> {
+        match &self.worker.backend {
+            WorkerBackend::Engine(engine) => Some(engine),
+            WorkerBackend::Relay(_) => None,
         }
     }
 

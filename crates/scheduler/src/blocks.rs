@@ -6,10 +6,12 @@
 //! lists of their own, one per lifetime, and so in the order in which their pins end. They are reused last. When a pin
 //! ends, its block moves to the end of the usual list.
 
-use headrace_domain::{BlockKey, CacheLife, CacheSalt};
+use std::collections::BTreeMap;
+
+use headrace_domain::{BlockKey, CacheLife, CacheSalt, RequestId};
 
 use crate::nearest::{BlockContent, CachedPrefix, Nearest};
-use crate::pins::{Pins, rank};
+use crate::pins::{BlockPin, PinWish, Pins, rank};
 use crate::tables::ByKey;
 
 /// End of a list.
@@ -24,8 +26,8 @@ pub(crate) struct Block {
     relied_on: bool,
     /// When its last holder released it.
     freed_ns: u64,
-    /// How long it is pinned, and for which tenant.
-    pub(crate) pinned: Option<(CacheLife, u64)>,
+    /// Its pin, if it has one.
+    pub(crate) pinned: Option<BlockPin>,
     pub(crate) cached: Option<CachedPrefix>,
 }
 
@@ -46,6 +48,8 @@ pub(crate) struct BlockPool {
     /// The usual free list, then the lists of pinned blocks, by lifetime.
     lists: [List; 1 + CacheLife::ALL.len()],
     pins: Pins,
+    /// The blocks that each call holds a pin of, in the order in which it got them.
+    owned: BTreeMap<RequestId, Vec<u32>>,
     free: usize,
     free_cached: usize,
     index: ByKey<u32>,
@@ -65,6 +69,7 @@ impl BlockPool {
             blocks: vec![empty; count],
             lists: [EMPTY; 1 + CacheLife::ALL.len()],
             pins,
+            owned: BTreeMap::new(),
             free: 0,
             free_cached: 0,
             index: ByKey::with_capacity_and_hasher(count, Default::default()),
@@ -106,28 +111,59 @@ impl BlockPool {
 
     /// Pins a cached block that a sequence holds. A longer existing pin stays. Returns `true` if the pin uses the place
     /// that was `reserved` for it.
-    pub(crate) fn pin(&mut self, block: u32, life: CacheLife, tenant: u64, reserved: bool) -> bool {
+    pub(crate) fn pin(&mut self, block: u32, wish: PinWish, tenant: u64, reserved: bool) -> bool {
+        let PinWish { life, lasts, owner } = wish;
         let entry = &mut self.blocks[block as usize];
         if entry.refs == 0 || entry.cached.is_none() {
             return false;
         }
-        match &mut entry.pinned {
-            Some((pinned, _)) => {
-                *pinned = life.max(*pinned);
-                false
+        let is_new = entry.pinned.is_none();
+        if is_new && !reserved && !self.pins.reserve(tenant) {
+            return false;
+        }
+        let pin = entry.pinned.get_or_insert_with(|| BlockPin { life, tenant, lasts, owners: Vec::new() });
+        pin.life = life.max(pin.life);
+        pin.lasts |= lasts;
+        if let Some(owner) = owner
+            && !pin.owners.contains(&owner)
+        {
+            pin.owners.push(owner);
+            self.owned.entry(owner).or_default().push(block);
+        }
+        is_new && reserved
+    }
+
+    /// Releases all pins that a call holds. A block whose pin a caller asked for, or that another call holds, stays
+    /// pinned.
+    pub(crate) fn release_pins_of(&mut self, owner: RequestId) {
+        // The last block of a prefix comes first: it is reused before those that it builds on.
+        for block in self.owned.remove(&owner).into_iter().flatten().rev() {
+            let entry = &mut self.blocks[block as usize];
+            let Some(pin) = &mut entry.pinned else { continue };
+            pin.owners.retain(|own| *own != owner);
+            if pin.lasts || !pin.owners.is_empty() {
+                continue;
             }
-            None if reserved || self.pins.reserve(tenant) => {
-                entry.pinned = Some((life, tenant));
-                reserved
+            if entry.refs > 0 {
+                self.unpin(block);
+            } else {
+                self.unlink(block);
+                self.unpin(block);
+                self.push_back(block);
             }
-            None => false,
         }
     }
 
     /// Ends the pin of a block.
     fn unpin(&mut self, block: u32) {
-        if let Some((_, tenant)) = self.blocks[block as usize].pinned.take() {
-            self.pins.release(tenant, 1);
+        let Some(pin) = self.blocks[block as usize].pinned.take() else { return };
+        self.pins.release(pin.tenant, 1);
+        for owner in pin.owners {
+            let Some(owned) = self.owned.get_mut(&owner) else { continue };
+            owned.retain(|own| *own != block);
+            if owned.is_empty() {
+                self.owned.remove(&owner);
+            }
         }
     }
 
@@ -270,7 +306,7 @@ impl BlockPool {
 
     /// Index of the list for a free block.
     fn list(&self, block: u32) -> usize {
-        self.blocks[block as usize].pinned.map_or(0, |(life, _)| 1 + rank(life))
+        self.blocks[block as usize].pinned.as_ref().map_or(0, |pin| 1 + rank(pin.life))
     }
 
     fn unlink(&mut self, block: u32) {
@@ -325,6 +361,11 @@ impl BlockPool {
     /// For tests: the counts of pinned and reserved blocks.
     pub(crate) fn audit_pins(&self) -> &Pins {
         &self.pins
+    }
+
+    /// For tests: the blocks whose pins each call holds.
+    pub(crate) fn audit_owned(&self) -> &BTreeMap<RequestId, Vec<u32>> {
+        &self.owned
     }
 
     /// For tests: every block's state.

@@ -1,13 +1,13 @@
 //! The KV blocks of all cache groups: one pool per group. A prefix is found up to a boundary at which every group can
 //! continue, and blocks are taken in every group or in none. Knows nothing of budgets, turns or announcements.
 
-use headrace_domain::{BlockKey, CacheLife, CacheSalt};
+use headrace_domain::{BlockKey, CacheSalt, RequestId};
 use headrace_kv_layout::{BlockTables, FREED, KvLayout, PerGroup, StateCopy, StateSlots};
 
 use crate::blocks::BlockPool;
 use crate::config::SchedulerConfig;
 use crate::nearest::CachedPrefix;
-use crate::pins::Pins;
+use crate::pins::{PinWish, Pins};
 
 /// The blocks that a sequence holds.
 #[derive(Debug, Default)]
@@ -403,13 +403,13 @@ impl KvGroups {
         (tables.outside, tables.state_blocks) = (0, 0);
     }
 
-    /// Makes the computed block at index `at` of every table findable, and pins it if `pin` has a lifetime. `reserved`
+    /// Makes the computed block at index `at` of every table findable, and pins it if `pin` has a wish. `reserved`
     /// counts each group's reserved pins of the tenant, and falls by those that are used.
     pub(crate) fn publish(
         &mut self,
         (tables, at): (&HeldBlocks, usize),
         prefix: &CachedPrefix,
-        (pin, tenant): (PerGroup<Option<CacheLife>>, u64),
+        (pin, tenant): (PerGroup<Option<PinWish>>, u64),
         reserved: &mut PerGroup<usize>,
     ) {
         let (full, window, _) = self.pools.each_mut();
@@ -421,25 +421,25 @@ impl KvGroups {
         for (pool, table, reserved, pin) in groups {
             let Some(&block) = table.get(at).filter(|&&block| block != FREED) else { continue };
             let block = pool.publish(block, prefix);
-            if let Some(life) = *pin
-                && pool.pin(block, life, tenant, *reserved > 0)
+            if let Some(wish) = *pin
+                && pool.pin(block, wish, tenant, *reserved > 0)
             {
                 *reserved -= 1;
             }
         }
     }
 
-    /// Makes a copy of a state findable, and pins it if `pin` has a lifetime. Releases its slot.
+    /// Makes a copy of a state findable, and pins it if there is a wish. Releases its slot.
     pub(crate) fn publish_state(
         &mut self,
         slot: u32,
         prefix: &CachedPrefix,
-        (pin, tenant): (Option<CacheLife>, u64),
+        (pin, tenant): (Option<PinWish>, u64),
     ) {
         let pool = self.pools.each_mut().2;
         let found = pool.publish(slot, prefix);
-        if let Some(life) = pin {
-            pool.pin(found, life, tenant, false);
+        if let Some(wish) = pin {
+            pool.pin(found, wish, tenant, false);
         }
         pool.release(slot);
     }
@@ -468,20 +468,20 @@ impl KvGroups {
         &mut self,
         tables: &HeldBlocks,
         at: usize,
-        pin: PerGroup<Option<CacheLife>>,
+        pin: PerGroup<Option<PinWish>>,
         tenant: u64,
     ) {
-        for ((pool, table), life) in self.pools.iter_mut().zip(tables.ids.iter()).zip(pin.iter()).take(2) {
-            if let (Some(&block), Some(life)) = (table.get(at).filter(|&&block| block != FREED), *life) {
-                pool.pin(block, life, tenant, false);
+        for ((pool, table), wish) in self.pools.iter_mut().zip(tables.ids.iter()).zip(pin.iter()).take(2) {
+            if let (Some(&block), Some(wish)) = (table.get(at).filter(|&&block| block != FREED), *wish) {
+                pool.pin(block, wish, tenant, false);
             }
         }
     }
 
     /// Pins the cached state that a sequence continues from.
-    pub(crate) fn pin_source(&mut self, tables: &HeldBlocks, life: CacheLife, tenant: u64) {
+    pub(crate) fn pin_source(&mut self, tables: &HeldBlocks, wish: PinWish, tenant: u64) {
         if let Some(source) = tables.source {
-            self.pools.each_mut().2.pin(source, life, tenant, false);
+            self.pools.each_mut().2.pin(source, wish, tenant, false);
         }
     }
 
@@ -496,6 +496,11 @@ impl KvGroups {
             (false, true) => window_pool.pins().reserve(tenant),
             (false, false) => true,
         }
+    }
+
+    /// Releases all pins that a call holds.
+    pub(crate) fn release_pins_of(&mut self, owner: RequestId) {
+        self.pools.iter_mut().for_each(|pool| pool.release_pins_of(owner));
     }
 
     /// Releases reserved pins of a tenant.

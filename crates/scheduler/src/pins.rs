@@ -1,7 +1,7 @@
 //! Limits on pinned prefixes: how many blocks each tenant may pin, and how many it has pinned. Knows counts and
 //! tenants. The block pool knows which block is pinned for which tenant.
 
-use headrace_domain::{CacheLife, CachePin};
+use headrace_domain::{CacheLife, CachePin, RequestId};
 use headrace_kv_layout::KvLayout;
 
 use crate::config::SchedulerConfig;
@@ -28,6 +28,41 @@ pub(crate) const fn rank(life: CacheLife) -> usize {
 pub(crate) fn life_of(pins: &[CachePin], at: usize, layout: &KvLayout) -> Option<CacheLife> {
     let covers = |pin: &&CachePin| layout.full_blocks(pin.tokens as usize) > at;
     pins.iter().filter(covers).map(|pin| pin.life).max()
+}
+
+/// How a block is to be pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PinWish {
+    pub(crate) life: CacheLife,
+    /// A caller asked for the pin, so that it outlasts every call.
+    pub(crate) lasts: bool,
+    /// The call that releases the pin when it no longer needs the block.
+    pub(crate) owner: Option<RequestId>,
+}
+
+impl PinWish {
+    /// A pin that a caller asked for.
+    pub(crate) const fn lasting(life: CacheLife) -> Self {
+        Self { life, lasts: true, owner: None }
+    }
+
+    /// Joins the life that a caller asked for and the call that holds the block. `None` if there is neither.
+    pub(crate) fn of(asked: Option<CacheLife>, owner: Option<RequestId>) -> Option<Self> {
+        let life = asked.max(owner.map(|_| CacheLife::Minutes))?;
+        Some(Self { life, lasts: asked.is_some(), owner })
+    }
+}
+
+/// The pin of a block.
+#[derive(Debug, Clone)]
+pub(crate) struct BlockPin {
+    pub(crate) life: CacheLife,
+    /// The tenant whose limit counts it.
+    pub(crate) tenant: u64,
+    /// See [`PinWish::lasts`].
+    pub(crate) lasts: bool,
+    /// The calls that hold it.
+    pub(crate) owners: Vec<RequestId>,
 }
 
 /// Number of blocks pinned or reserved, in total and by tenant.

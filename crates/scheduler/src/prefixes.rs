@@ -1,7 +1,7 @@
 //! The KV blocks and the prefix cache as sequences see them: the blocks they hold, the blocks they find, and the blocks
 //! they announce before computing them. Knows nothing of budgets or turns.
 
-use headrace_domain::{CacheLife, CacheMiss, PrefixKeys};
+use headrace_domain::{CacheLife, CacheMiss, CachePin, HeldPrefix, PrefixKeys, RequestId};
 use headrace_kv_layout::{KvLayout, PerGroup, StateCopy};
 
 use crate::boundaries::KeptBoundaries;
@@ -9,7 +9,7 @@ use crate::config::SchedulerConfig;
 use crate::kv_groups::{CachedReach, KvGroups, PrefixBlocks};
 use crate::miss;
 use crate::nearest::CachedPrefix;
-use crate::pins::{PinnedBlocks, life_of, rank};
+use crate::pins::{PinWish, PinnedBlocks, life_of, rank};
 use crate::sequence::{SeqId, Sequence, Slab};
 use crate::tables::ByKey;
 
@@ -142,56 +142,90 @@ impl Prefixes {
         miss
     }
 
-    /// How long the blocks at index `at` of a sequence's tables are pinned, for each group.
-    fn lives(&self, sequence: &Sequence, at: usize) -> PerGroup<Option<CacheLife>> {
+    /// How the blocks at index `at` of a sequence's tables are pinned, for each group.
+    fn wishes(&self, sequence: &Sequence, at: usize) -> PerGroup<Option<PinWish>> {
+        let asked = self.lives(&sequence.pins, at);
+        let Some((held, pins)) = held_pin(sequence) else {
+            return asked.map(|life| life.map(PinWish::lasting));
+        };
+        let kept = self.lives(&pins, at);
+        let of = |asked: &Option<CacheLife>, kept: &Option<CacheLife>| {
+            PinWish::of(*asked, kept.map(|_| held.owner))
+        };
+        PerGroup::new([of(asked.full(), kept.full()), of(asked.window(), kept.window()), None])
+    }
+
+    /// How long these pins keep the blocks at index `at` of a sequence's tables, for each group.
+    fn lives(&self, pins: &[CachePin], at: usize) -> PerGroup<Option<CacheLife>> {
         let layout = self.groups.layout();
         let window = layout.groups().window();
         let in_window =
             |end: usize| window.is_used() && window.blocks_outside(end * window.block_tokens) <= at;
         let ends = |tokens: u32| layout.full_blocks(tokens as usize);
-        let near = sequence.pins.iter().filter(|pin| ends(pin.tokens) > at && in_window(ends(pin.tokens)));
-        PerGroup::new([life_of(&sequence.pins, at, layout), near.map(|pin| pin.life).max(), None])
+        let near = pins.iter().filter(|pin| ends(pin.tokens) > at && in_window(ends(pin.tokens)));
+        PerGroup::new([life_of(pins, at, layout), near.map(|pin| pin.life).max(), None])
     }
 
-    /// How long a state at a boundary is pinned.
-    fn life_at(&self, sequence: &Sequence, boundary: usize) -> Option<CacheLife> {
+    /// How a state at a boundary is pinned.
+    fn wish_at(&self, sequence: &Sequence, boundary: usize) -> Option<PinWish> {
         let layout = self.groups.layout();
-        let here = sequence.pins.iter().filter(|pin| layout.full_blocks(pin.tokens as usize) == boundary);
-        here.map(|pin| pin.life).max()
+        let is_here = |tokens: u32| layout.full_blocks(tokens as usize) == boundary;
+        let asked = sequence.pins.iter().filter(|pin| is_here(pin.tokens)).map(|pin| pin.life).max();
+        PinWish::of(asked, sequence.held.filter(|held| is_here(held.tokens)).map(|held| held.owner))
     }
 
     /// Pins the blocks found for a sequence, and reserves pins for the blocks that it will compute.
     fn reserve(&mut self, sequence: &mut Sequence) {
-        if !self.enabled || sequence.pins.is_empty() {
+        if !self.enabled || (sequence.pins.is_empty() && sequence.held.is_none()) {
             return;
         }
         let (tenant, layout) = (sequence.tenant, *self.groups.layout());
         for at in 0..sequence.found {
-            self.groups.pin(&sequence.tables, at, self.lives(sequence, at), tenant);
+            self.groups.pin(&sequence.tables, at, self.wishes(sequence, at), tenant);
         }
-        if let Some(life) = self.life_at(sequence, sequence.found) {
-            self.groups.pin_source(&sequence.tables, life, tenant);
+        if let Some(wish) = self.wish_at(sequence, sequence.found) {
+            self.groups.pin_source(&sequence.tables, wish, tenant);
         }
         let full = layout.groups().full().is_used();
         let windows = !full && layout.groups().window().is_used();
         let (mut pinned, mut reserved) = (PinnedBlocks::default(), 0);
         sequence.reserved_to = sequence.found;
         for at in sequence.found..layout.full_blocks(sequence.prompt.len()) {
-            let Some(life) = life_of(&sequence.pins, at, &layout) else { break };
-            if windows && self.lives(sequence, at).window().is_none() {
+            let asked = life_of(&sequence.pins, at, &layout);
+            let kept = held_pin(sequence).and_then(|(_, pins)| life_of(&pins, at, &layout));
+            if asked.is_none() && kept.is_none() {
+                break;
+            }
+            if windows && self.wishes(sequence, at).window().is_none() {
                 continue;
             }
+            // Callers learn only of the pins that they asked for.
             if !self.groups.reserve_pin(tenant) {
-                pinned.beyond += 1;
+                pinned.beyond += u32::from(asked.is_some());
                 continue;
             }
-            pinned.blocks[rank(life)] += 1;
+            if let Some(life) = asked {
+                pinned.blocks[rank(life)] += 1;
+            }
             reserved += 1;
             sequence.reserved_to = at + 1;
         }
         let of = |used: bool| if used { reserved } else { 0 };
         sequence.reserved = PerGroup::new([of(full), of(windows), 0]);
         sequence.pinned = pinned;
+    }
+
+    /// Releases all pins that a call holds.
+    pub(crate) fn release_pins_of(&mut self, owner: RequestId) {
+        self.groups.release_pins_of(owner);
+    }
+
+    /// Ends what a sequence holds for its call. Blocks that it computes later are pinned only if their caller asked for
+    /// that.
+    pub(crate) fn let_go(&mut self, sequence: &mut Sequence) {
+        sequence.held = None;
+        self.groups.release_pins(sequence.tenant, &sequence.reserved);
+        sequence.reserved = PerGroup::repeat(0);
     }
 
     /// Releases the pins that a leaving sequence had reserved for blocks that it never computed.
@@ -287,12 +321,12 @@ impl Prefixes {
         sequence.ensure_contents(to, &layout);
         for at in from..to {
             if let Some(prefix) = self.cached_prefix(sequence, at) {
-                let lives = match at < sequence.reserved_to {
-                    true => self.lives(sequence, at),
+                let wishes = match at < sequence.reserved_to {
+                    true => self.wishes(sequence, at),
                     false => PerGroup::repeat(None),
                 };
                 let Sequence { tables, tenant, reserved, .. } = &mut *sequence;
-                self.groups.publish((tables, at), &prefix, (lives, *tenant), reserved);
+                self.groups.publish((tables, at), &prefix, (wishes, *tenant), reserved);
             }
         }
         self.withdraw(id, sequence, to);
@@ -306,8 +340,8 @@ impl Prefixes {
         let is_computed = made.position <= sequence.computed;
         match boundary.checked_sub(1).and_then(|at| self.cached_prefix(sequence, at)) {
             Some(prefix) if is_computed => {
-                let life = self.life_at(sequence, boundary);
-                self.groups.publish_state(made.slot, &prefix, (life, sequence.tenant));
+                let wish = self.wish_at(sequence, boundary);
+                self.groups.publish_state(made.slot, &prefix, (wish, sequence.tenant));
                 sequence.boundaries.copied_at(boundary);
             }
             _ => self.groups.drop_copy(copy),
@@ -332,4 +366,10 @@ impl Prefixes {
     pub(crate) fn audit(&self) -> &ByKey<SeqId> {
         &self.announced
     }
+}
+
+/// What a sequence holds for its call, as the pin that it is.
+fn held_pin(sequence: &Sequence) -> Option<(HeldPrefix, [CachePin; 1])> {
+    let held = sequence.held?;
+    Some((held, [CachePin { tokens: held.tokens, life: CacheLife::Minutes }]))
 }

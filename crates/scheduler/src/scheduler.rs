@@ -8,7 +8,7 @@ mod pause;
 mod plan;
 mod raise;
 
-use headrace_domain::PrefixKeys;
+use headrace_domain::{PrefixKeys, RequestId};
 use headrace_kv_layout::{KvLayout, PerGroup};
 
 use crate::ageing::Ageing;
@@ -178,6 +178,23 @@ impl Scheduler {
     /// it. Returns `false` if the sequence had ended already.
     pub fn fail(&mut self, id: SeqId) -> bool {
         self.drop_sequence(id, DropCause::Failed)
+    }
+
+    /// Releases all pins that a call holds ([`SequenceSpec::held`]). Its sequences that still run or wait hold nothing
+    /// any more. A block that a caller asked to pin, or that another call holds, stays pinned. Call it once when the call
+    /// no longer needs its prefix, however it ended.
+    pub fn release_pins(&mut self, owner: RequestId) {
+        for sequence in self.sequences.iter_mut() {
+            if sequence.held.is_some_and(|held| held.owner == owner) {
+                self.prefixes.let_go(sequence);
+            }
+        }
+        self.prefixes.release_pins_of(owner);
+    }
+
+    /// Number of blocks of each cache group that are pinned or reserved for pins.
+    pub fn pinned_blocks(&self) -> PerGroup<usize> {
+        self.prefixes.groups().pools().map(|pool| pool.audit_pins().all().0)
     }
 
     /// Removes a sequence from every list and count.

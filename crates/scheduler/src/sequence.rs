@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{BlockKey, CachePin, CacheSalt, PrefixKeys};
+use headrace_domain::{BlockKey, CachePin, CacheSalt, HeldPrefix, PrefixKeys};
 use headrace_kv_layout::{KvLayout, PerGroup};
 
 use crate::boundaries::KeptBoundaries;
@@ -72,13 +72,16 @@ pub struct SequenceSpec {
     pub score_prompt: bool,
     /// Prefixes of the prompt to pin in the cache.
     pub pins: Arc<[CachePin]>,
+    /// The prefix of the prompt to pin until its call releases it ([`crate::Scheduler::release_pins`]).
+    pub held: Option<HeldPrefix>,
     /// Whether the model computes the sequence as a long context. The scheduler only passes it on. Keys and values differ,
     /// so the salt of such a sequence must be another one.
     pub long_context: bool,
 }
 
 impl SequenceSpec {
-    /// Creates a spec with defaults: no known keys, weight 1, normal class, no deadline, no scoring and no pins.
+    /// Creates a spec with defaults: no known keys, weight 1, normal class, no deadline, no scoring, no pins and nothing
+    /// held.
     pub fn new(tenant: u64, salt: CacheSalt, prompt: impl Into<Arc<[u32]>>, max_new: u32) -> Self {
         Self {
             prompt: prompt.into(),
@@ -91,6 +94,7 @@ impl SequenceSpec {
             start_deadline_ns: None,
             score_prompt: false,
             pins: Arc::default(),
+            held: None,
             long_context: false,
         }
     }
@@ -151,6 +155,8 @@ pub(crate) struct Sequence {
     pub(crate) found: usize,
     /// The prefixes of its prompt to pin.
     pub(crate) pins: Arc<[CachePin]>,
+    /// The prefix of its prompt that its call holds.
+    pub(crate) held: Option<HeldPrefix>,
     /// The blocks reserved for those pins, and the blocks over the limit.
     pub(crate) pinned: PinnedBlocks,
     /// Blocks of each group that are reserved in the pin limits and not yet pinned.
@@ -196,6 +202,7 @@ impl Sequence {
             found: 0,
             // The other sequences of a group find the blocks that the first one pins.
             pins: if first { Arc::clone(&spec.pins) } else { Arc::default() },
+            held: spec.held.filter(|_| first),
             pinned: PinnedBlocks::default(),
             reserved: PerGroup::repeat(0),
             reserved_to: 0,
@@ -339,6 +346,10 @@ impl Slab {
     /// Number of slots, vacant ones included. Each id's slot is below it.
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.slots.iter_mut().filter_map(|(_, sequence)| sequence.as_mut())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SeqId, &Sequence)> {

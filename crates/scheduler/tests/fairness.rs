@@ -126,6 +126,7 @@ impl World {
             start_deadline_ns: from.timeout_ns.map(|timeout| at + timeout),
             score_prompt: false,
             pins: Default::default(),
+            held: None,
             long_context: false,
         };
         // Once costs are known, a deadline of now is refused. Only the refusal's forecast is kept.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheLife, CachePin, CacheSalt};
+use headrace_domain::{CacheLife, CachePin, CacheSalt, HeldPrefix, RequestId};
 use headrace_kv_layout::{KvGroup, KvGroupKind, KvLayout, PerGroup};
 use headrace_scheduler::{
     AddRefusal, BlockCounts, Class, Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec, StepPlan,
@@ -233,7 +233,16 @@ impl World {
             .collect()
     }
 
+    /// What a call holds of its prompt, for one in four sequences.
+    fn held(&mut self) -> Option<HeldPrefix> {
+        let owner = RequestId::from_bits(u128::from(self.rng.below(CALLS)));
+        self.rng.one_in(4).then(|| HeldPrefix { owner, tokens: self.rng.below(220) as u32 })
+    }
+
     fn arrive(&mut self) {
+        if self.rng.one_in(8) {
+            self.scheduler.release_pins(RequestId::from_bits(u128::from(self.rng.below(CALLS))));
+        }
         let tenant = self.rng.below(TENANTS as u64);
         // Few distinct prompts, so that tenants send the same ones.
         let (kind, len) = (self.rng.below(3), 1 + self.rng.below(200) as usize);
@@ -250,6 +259,7 @@ impl World {
             start_deadline_ns: self.rng.one_in(5).then(|| self.now + self.rng.below(40_000)),
             score_prompt: self.rng.one_in(8),
             pins: self.pins(),
+            held: self.held(),
             long_context: false,
         };
         let count = if self.rng.one_in(4) { 1 + self.rng.below(4) as usize } else { 1 };

@@ -193,6 +193,7 @@ fn job(prompt: Vec<u32>, sampling: Sampling, grammar: Option<SharedGrammar>) -> 
         salt: CacheSalt::derive(&[5; 32], "t", "m", None),
         keys: None,
         pins: Arc::default(),
+        held: None,
         grammar,
         thought: None,
         tenant: Tenant(0),

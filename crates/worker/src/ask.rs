@@ -117,6 +117,8 @@ impl<'a> JobRequest<'a> {
             keys: _,
             // In `fuller`, for workers that know them.
             pins: _,
+            // A worker has no message that releases it.
+            held: _,
             // Sent as a header.
             trace: _,
         } = job;
@@ -284,6 +286,7 @@ impl<'a> JobRequest<'a> {
             salt: CacheSalt::from_bytes(salt),
             keys: None,
             pins: pins.into(),
+            held: None,
             grammar: None,
             thought: thought.map(|thought| Arc::new(thought.into_owned())),
             tenant: Tenant(tenant),

@@ -176,6 +176,7 @@ fn job(prompt: &[u32]) -> Job {
         trace: None,
         unread_bytes: 100_000,
         pins: Arc::default(),
+        held: None,
         grammar: None,
         thought: None,
     }

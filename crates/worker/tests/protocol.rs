@@ -36,6 +36,7 @@ fn job(sampling: Sampling) -> Job {
         trace: None,
         unread_bytes: 100_000,
         pins: Arc::default(),
+        held: None,
         grammar: None,
         thought: Some(Arc::new(ReasoningBudget {
             most_tokens: 300,

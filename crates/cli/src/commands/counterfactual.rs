@@ -221,6 +221,7 @@ impl TrialEngine {
             salt,
             keys: None,
             pins: Arc::default(),
+            held: None,
             tenant: Tenant(seed),
             weight: 1,
             priority: Priority::Normal,

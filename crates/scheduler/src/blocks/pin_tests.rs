@@ -152,9 +152,9 @@ impl World {
             // Some pins are reserved before their block exists, as for blocks that will be computed.
             let reserved = found.is_none() && number.is_multiple_of(2);
             if !reserved {
-                self.pool.pin(block, life, tenant(number), false);
+                self.pool.pin(block, PinWish::lasting(life), tenant(number), false);
             } else if self.pool.pins().reserve(tenant(number)) {
-                assert!(self.pool.pin(block, life, tenant(number), true));
+                assert!(self.pool.pin(block, PinWish::lasting(life), tenant(number), true));
             }
         }
         self.held.push((number, block));
@@ -175,7 +175,7 @@ impl World {
             let known = self.model.entries.iter().find(|entry| entry.prefix == number);
             assert_eq!(found.is_some(), known.is_some(), "seed {seed}: {number}: {known:?}");
             let pinned =
-                found.and_then(|block| self.pool.blocks[block as usize].pinned).map(|(life, _)| life);
+                found.and_then(|block| self.pool.blocks[block as usize].pinned.as_ref()).map(|pin| pin.life);
             assert_eq!(pinned, known.and_then(|entry| entry.pinned), "seed {seed}: {number}");
         }
         assert_eq!(self.pool.pins.all().0, self.model.pinned_of(None));
@@ -236,7 +236,7 @@ fn pinned_blocks_are_reused_last_and_in_the_order_in_which_their_pins_end() {
         let block = pool.take().unwrap();
         pool.publish(block, &prefix(number as u32));
         if let Some(life) = life {
-            pool.pin(block, life, 0, false);
+            pool.pin(block, PinWish::lasting(life), 0, false);
         }
         pool.release(block);
         pool.set_now((number as u64 + 1) * MINUTE);
@@ -256,4 +256,65 @@ fn pinned_blocks_are_reused_last_and_in_the_order_in_which_their_pins_end() {
     pool_is(&[0]);
     pool_is(&[]);
     assert_eq!(pool.pins.all().0, 0);
+}
+
+#[test]
+fn a_call_releases_its_own_pins_and_no_others() {
+    let config =
+        SchedulerConfig { pinned_percent: 100, pinned_percent_of_one: 100, ..SchedulerConfig::default() };
+    let [first, second] = [1, 2].map(RequestId::from_bits);
+    let held = |owner| PinWish::of(None, Some(owner)).unwrap();
+    // The pins of a block; how many blocks stay pinned after the first call released its own, and after the second.
+    type Row = (Vec<PinWish>, [usize; 2]);
+    let rows: [Row; 6] = [
+        (vec![held(first)], [0, 0]),
+        (vec![held(first), held(first)], [0, 0]),
+        (vec![held(first), held(second)], [1, 0]),
+        (vec![PinWish::lasting(CacheLife::Minutes), held(first)], [1, 1]),
+        (vec![held(first), PinWish::lasting(CacheLife::Hour)], [1, 1]),
+        (vec![PinWish::of(Some(CacheLife::Hour), Some(second)).unwrap(), held(first)], [1, 1]),
+    ];
+    for is_free in [true, false] {
+        for (wishes, left) in &rows {
+            let mut pool = BlockPool::new(4, u64::MAX, Pins::new(&config, 4));
+            let block = pool.take().unwrap();
+            pool.publish(block, &prefix(0));
+            for wish in wishes {
+                pool.pin(block, *wish, 0, false);
+            }
+            assert_eq!(pool.pins.all().0, 1, "{wishes:?}");
+            if is_free {
+                pool.release(block);
+            }
+            for (owner, left) in [first, second].into_iter().zip(left) {
+                pool.release_pins_of(owner);
+                assert_eq!(pool.pins.all().0, *left, "{wishes:?}");
+                assert!(!pool.owned.contains_key(&owner), "{wishes:?}");
+            }
+            // The prefix is still there, and all lists still have all blocks.
+            let wanted = prefix(0);
+            assert_eq!(pool.lookup(&wanted.key, &wanted.salt, &wanted.tokens), Some(block), "{wishes:?}");
+            assert_eq!(pool.audit_free().count(), pool.free(), "{wishes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pin_that_ended_by_itself_is_no_longer_held() {
+    let config =
+        SchedulerConfig { pinned_percent: 100, pinned_percent_of_one: 100, ..SchedulerConfig::default() };
+    let owner = RequestId::from_bits(1);
+    let mut pool = BlockPool::new(1, u64::MAX, Pins::new(&config, 1));
+    let block = pool.take().unwrap();
+    pool.publish(block, &prefix(0));
+    pool.pin(block, PinWish::of(None, Some(owner)).unwrap(), 0, false);
+    pool.release(block);
+    pool.set_now(6 * MINUTE);
+    assert!(pool.owned.is_empty());
+    // Another tenant pins what the block holds next. A late release does not touch that.
+    let block = pool.take().unwrap();
+    pool.publish(block, &prefix(1));
+    pool.pin(block, PinWish::lasting(CacheLife::Minutes), 1, false);
+    pool.release_pins_of(owner);
+    assert_eq!((pool.pins.of(1), pool.pins.all().0), (1, 1));
 }

@@ -374,12 +374,24 @@ fn check_pool(
         ensure!(is_listed == (held == 0), "block {id}: {held} holders, wrongly listed");
         cached += usize::from(block.cached.is_some());
         free_cached += usize::from(block.cached.is_some() && held == 0);
-        if let Some((_, tenant)) = block.pinned {
+        if let Some(pin) = &block.pinned {
             ensure!(block.cached.is_some(), "a block is pinned that holds nothing");
-            if let Some(pinned) = tenants.entry(tenant).pinned.iter_mut().nth(group) {
+            ensure!(pin.lasts || !pin.owners.is_empty(), "block {id} is pinned for nothing");
+            for owner in &pin.owners {
+                let owned = pool.audit_owned().get(owner);
+                ensure!(owned.is_some_and(|owned| owned.contains(&id)), "{owner} holds block {id} unknown");
+            }
+            if let Some(pinned) = tenants.entry(pin.tenant).pinned.iter_mut().nth(group) {
                 *pinned += 1;
             }
         }
+    }
+    for (owner, owned) in pool.audit_owned() {
+        let holds = |block: &u32| {
+            let pin = blocks.get(*block as usize).and_then(|block| block.pinned.as_ref());
+            pin.is_some_and(|pin| pin.owners.contains(owner))
+        };
+        ensure!(!owned.is_empty() && owned.iter().all(holds), "{owner} holds blocks without pins");
     }
     // As many keys as cached blocks, each with a block of this key: so each cached block is the one its key finds.
     let index = pool.audit_index();

@@ -102,6 +102,7 @@ pub(crate) fn job(prompt: &[u32], sampling: Sampling) -> Job {
         salt: salt(0),
         keys: None,
         pins: Arc::default(),
+        held: None,
         grammar: None,
         thought: None,
         tenant: Tenant(0),

@@ -44,6 +44,7 @@ fn form_and_salt(job: &Job) -> (Option<&ResponseFormat>, &CacheSalt) {
         // Hints for an engine's own cache and queue, which other servers do not take.
         keys: _,
         pins: _,
+        held: _,
         priority: _,
     } = job;
     (grammar.as_ref().map(|grammar| &**grammar.form()), salt)

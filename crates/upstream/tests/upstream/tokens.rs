@@ -55,6 +55,7 @@ pub(crate) fn job(sampling: Sampling) -> Job {
         salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
         keys: None,
         pins: Arc::default(),
+        held: None,
         grammar: None,
         thought: None,
         tenant: Tenant(1),

@@ -82,6 +82,7 @@ fn job() -> Job {
         salt: CacheSalt::derive(&[1; 32], "tenant", "m", None),
         keys: None,
         pins: Arc::default(),
+        held: None,
         grammar: None,
         thought: None,
         tenant: Tenant(1),

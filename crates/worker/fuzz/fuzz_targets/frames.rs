@@ -50,6 +50,7 @@ fn job() -> Job {
         salt: CacheSalt::from_bytes([0; 32]),
         keys: None,
         pins: Arc::from([CachePin { tokens: 2, life: CacheLife::Hour }]),
+        held: None,
         grammar: None,
         thought: None,
         tenant: Tenant(0),
