@@ -31,6 +31,7 @@ mod relay_attempt;
 
 mod fall_back;
 mod format_check;
+mod further_round;
 
 pub(crate) mod source;
 
@@ -47,7 +48,7 @@ mod early_end;
 
 mod stored;
 
-use crate::settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
+use crate::settle::{CallBill, CallSettlement, SettleHaste, SettledProof, delivered_usage};
 
 use call_ending::CallEnding;
 use client_stream::ClientStream;
@@ -184,6 +185,8 @@ impl CallTask {
 
     /// The steps that end every call, once: the end of its answer, its settlement, its last event.
     async fn finish(&mut self, gateway: &Gateway, ending: CallEnding) {
+        // No further round comes.
+        self.context.held = None;
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
         let ending = match ending {
             CallEnding::Completed => self.complete(gateway).await,
@@ -244,7 +247,7 @@ impl CallTask {
             let made = record.usage.output.saturating_add(record.usage.reasoning);
             let has_ids = self.round.source.as_engine().is_some();
             let delivered = screen.delivered_tokens(made, has_ids);
-            (record.usage, self.withheld) = delivered_usage(record.usage, delivered);
+            (record.usage, self.withheld) = delivered_usage(self.settlement.usages(record.usage), delivered);
         }
     }
 
@@ -291,7 +294,8 @@ impl CallTask {
             CallEnding::Completed => DeliveryCut::default(),
             _ => self.line.sender.cut(),
         };
-        let (bill, outcome) = bill_of(&ending, used, self.withheld, cut.tokens, self.finish_names());
+        let parts = delivered_usage(self.settlement.usages(used), cut.tokens);
+        let (bill, outcome) = bill_of(&ending, parts, self.withheld, cut.tokens, self.finish_names());
         if matches!(ending, CallEnding::Completed) {
             let answer = (&self.line.sender, self.end.as_deref().unwrap_or_default(), self.line.content_type);
             features::before_settle(gateway, &mut self.context, answer).await;
@@ -334,6 +338,7 @@ impl CallTask {
     async fn salvage(&mut self, gateway: &Gateway) {
         tracing::error!(request = %self.context.id, "a call panicked; it is settled as failed");
         guarded(self.round.source.cancel()).await;
+        self.context.held = None;
         let broken = || CallEnding::Failed(panicked());
         attempt(|| self.round.note(&mut self.context, self.reply.as_mut(), &broken()));
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
@@ -446,15 +451,15 @@ async fn see_off(gateway: &Gateway, line: &mut ClientStream, ticker: &mut KeptCa
 }
 
 /// What the client pays and what is lost (`docs/internals/ledger.md`, "What is charged"), and the outcome for the trace.
-/// The bill is `None` if nothing happened.
+/// The bill is `None` if nothing happened. The usage comes as the part that was `written`, with the prompts, and the rest.
 fn bill_of(
     ending: &CallEnding,
-    used: Usage,
+    (written, unwritten): (Usage, Usage),
     withheld: Usage,
     delivered: u64,
     finish: Vec<String>,
 ) -> (Option<CallBill>, CallOutcome) {
-    let (written, unwritten) = delivered_usage(used, delivered);
+    let used = written.plus(&unwritten);
     let nothing = Usage::default();
     let bill = |charged, lost, outcome| Some(CallBill { charged, lost, outcome });
     let cancelled = |why: String| CallOutcome::Cancelled { why };
@@ -482,19 +487,6 @@ fn bill_of(
         }
         CallEnding::Refused(rejection) => (None, CallOutcome::Refused(rejection.traced())),
     }
-}
-
-/// Splits a usage into what was delivered, with the prompt, and the rest. Reasoning precedes the text, so delivered
-/// tokens count as reasoning first. Reasoning that was never delivered is not charged if the answer is not.
-fn delivered_usage(used: Usage, delivered: u64) -> (Usage, Usage) {
-    let reasoning = used.reasoning.min(delivered);
-    let written = Usage { reasoning, output: used.output.min(delivered - reasoning), ..used };
-    let unwritten = Usage {
-        reasoning: used.reasoning - written.reasoning,
-        output: used.output - written.output,
-        ..Usage::default()
-    };
-    (written, unwritten)
 }
 
 fn failed(rejection: &Rejection) -> CallOutcome {

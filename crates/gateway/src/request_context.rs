@@ -10,6 +10,7 @@ use headrace_domain::{
     CallOutcome, Clock, ContentPlace, ContentVerdict, Dialect, Endpoint, RecordPolicy, RequestId, Stage,
     Timeline, TraceRecord, UnixNanos, parse_traceparent,
 };
+use headrace_engine_api::PinGuard;
 use headrace_identity::Principal;
 use headrace_ledger::StoredAnswer;
 use headrace_resources::{BatchLine, SocketSession};
@@ -45,6 +46,8 @@ pub(crate) struct RequestContext {
     pub(crate) request: Option<Box<KeptRequest>>,
     /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
     pub(crate) slot: Option<InFlightSlot>,
+    /// What the call holds in the caches of engines between its rounds. Dropping it releases that.
+    pub(crate) held: Option<Box<PinGuard>>,
     start_ns: u64,
     late_verdicts: OnceLock<Arc<LateVerdicts>>,
 }
@@ -122,6 +125,7 @@ impl RequestContext {
             records: RecordPolicy::default(),
             request: None,
             slot: None,
+            held: None,
             start_ns: started_mono_ns,
             late_verdicts: OnceLock::new(),
         }

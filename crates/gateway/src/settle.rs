@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use headrace_call_state::Rejection;
 use headrace_catalog::ServedModel;
-use headrace_domain::{
-    BilledLine, HoldId, HolderTiers, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage,
-};
+use headrace_domain::{HoldId, HolderTiers, NanoDollars, Stage, TokenClass, UnixNanos, Usage};
 use headrace_ledger::prices::{CallPrices, Quote};
 use headrace_ledger::{
     ChargeLine, CommandResult, DurableFuture, HoldResolution, JournalFailed, LedgerOperation, LedgerRefusal,
@@ -18,6 +16,11 @@ use headrace_limits::{Lease, Scope};
 use crate::Gateway;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
+
+mod rounds;
+
+pub(crate) use rounds::delivered_usage;
+use rounds::{EndedRound, RoundBill};
 
 /// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -40,6 +43,8 @@ pub(crate) struct CallSettlement {
     sent: Option<PendingSettlement>,
     /// Whether budgets by model, token and request count the call.
     is_budgeted: bool,
+    /// The rounds before the current one. Empty for a call of one round.
+    ended: Vec<EndedRound>,
 }
 
 /// Proof that the end of the hold is decided. Required to tell the client how its call ended.
@@ -82,7 +87,8 @@ impl CallSettlement {
     ) -> Self {
         // The call has nothing to send yet, so the hold may be written together with other entries.
         durable.at_leisure();
-        Self { hold, lease: Some(lease), quote, tiers, taken_ns, durable, sent: None, is_budgeted: true }
+        let (sent, ended) = (None, Vec::new());
+        Self { hold, lease: Some(lease), quote, tiers, taken_ns, durable, sent, is_budgeted: true, ended }
     }
 
     /// Sets whether budgets by model, token and request count the call. They do by default.
@@ -90,8 +96,9 @@ impl CallSettlement {
         Self { is_budgeted, ..self }
     }
 
-    /// Replaces the prices and limits of a model that failed by those of the model of `work`, which may cost `amount`.
-    /// The hold grows if that is more, and the budgets of the other model reserve the whole call.
+    /// Replaces the prices and limits of a model that failed by those of the model of `work`, whose round may cost
+    /// `amount`. The hold grows if that and the cost of ended rounds are more, and the budgets of the other model reserve
+    /// the round.
     ///
     /// # Errors
     /// Money, budgets or limits refuse. The hold and its prices are then unchanged.
@@ -116,26 +123,47 @@ impl CallSettlement {
                 Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)
             })?;
         }
-        let more =
-            amount.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO).max(NanoDollars::ZERO);
         let tokens = work.prompt_tokens().saturating_add(work.most_output_tokens());
         let demand = || Box::new(ModelDemand { model: next.name.clone(), amount, tokens });
         let model = self.is_budgeted.then(demand);
+        if let Err(refusal) = self.cover(gateway, amount, model, context).await {
+            self.leave(&scope, now);
+            return Err(refusal);
+        }
+        self.quote = quote;
+        self.leave(&Scope::Model(failed.name.clone()), now);
+        context.end_stage(Stage::Hold);
+        Ok(())
+    }
+
+    /// Lets the hold grow until it covers the ended rounds and a current round that may cost `amount`. `model` is the other
+    /// model that the call goes over to, whose budgets reserve the round.
+    ///
+    /// # Errors
+    /// Money or budgets refuse. The hold is then unchanged.
+    async fn cover(
+        &mut self,
+        gateway: &Gateway,
+        amount: NanoDollars,
+        model: Option<Box<ModelDemand>>,
+        context: &mut RequestContext,
+    ) -> Result<(), Rejection> {
+        let needed = rounds::cost_of(&self.ended).and_then(|spent| spent.checked_add(amount));
+        let needed = needed.map_err(|_| LedgerRefusal::Overflow)?;
+        let more =
+            needed.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO).max(NanoDollars::ZERO);
         if more > NanoDollars::ZERO || model.is_some() {
+            let parts = gateway.parts();
             let extend = LedgerOperation::Extend { hold: self.hold, amount: more, model };
-            let mut transacted = parts.ledger.decide(vec![extend], now).await;
+            let mut transacted = parts.ledger.decide(vec![extend], parts.clock.now()).await;
             if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
-                self.leave(&scope, now);
                 return Err(refusal.into());
             }
             // Entries that were written before it reach the disk with it, so it covers the hold as well.
             self.durable = transacted.durable;
             self.durable.at_leisure();
-            context.record.held = context.record.held.max(amount);
+            context.record.held = context.record.held.max(needed);
         }
-        self.quote = quote;
-        self.leave(&Scope::Model(failed.name.clone()), now);
-        context.end_stage(Stage::Hold);
         Ok(())
     }
 
@@ -167,10 +195,12 @@ impl CallSettlement {
         self.hold
     }
 
-    /// The price of a usage, which is never more than the hold.
+    /// The price of a usage, which is never more than the hold. Each round has the prices of its own prompt's length.
     pub(crate) fn price(&self, usage: &Usage, context: &RequestContext) -> NanoDollars {
-        let rates = self.quote.rates(context.record.price_tier, usage.prompt_tokens());
-        rates.cost(usage).unwrap_or(NanoDollars::MAX).min(context.record.held)
+        let bill = CallBill { charged: *usage, lost: Usage::default(), outcome: SettleOutcome::Completed };
+        let parts = self.by_round(&bill, context.record.price_tier);
+        let cost = NanoDollars::checked_sum(parts.flat_map(|part| part.prices.cost(&part.charged)));
+        cost.unwrap_or(NanoDollars::MAX).min(context.record.held)
     }
 
     /// How the hold had ended before the call did, which means that the call was not paid for. `None` if it had not.
@@ -193,7 +223,7 @@ impl CallSettlement {
         SettledProof(())
     }
 
-    /// Charges the bill, gives the unused part of the limits back and writes both into the context.
+    /// Charges the bill, with lines for each round, gives the unused part of the limits back and writes both into the context.
     pub(crate) async fn settle(
         &mut self,
         gateway: &Gateway,
@@ -202,17 +232,26 @@ impl CallSettlement {
     ) -> SettledProof {
         context.is_in(Stage::Settle);
         let used = bill.charged.plus(&bill.lost);
-        // The charged and the lost part of one call have the same prices, which depend on the length of its whole
-        // prompt.
-        let rates = self.quote.rates(context.record.price_tier, used.prompt_tokens());
-        let cost = |usage: &Usage| rates.cost(usage).unwrap_or(NanoDollars::MAX);
-        let (expected, loss, all) =
-            (cost(&bill.charged).min(context.record.held), cost(&bill.lost), cost(&used));
-        let lines = lines(&rates, &bill.charged, self.hold);
+        let tier = context.record.price_tier;
+        let (mut lines, mut loss, mut all) = (Vec::new(), NanoDollars::ZERO, NanoDollars::ZERO);
+        let mut kept_lines = Vec::new();
+        for RoundBill { prices, usual, charged, lost } in self.by_round(bill, tier) {
+            let cost = |usage: &Usage| prices.cost(usage).unwrap_or(NanoDollars::MAX);
+            let sum = |one: NanoDollars, more| one.checked_add(more).unwrap_or(NanoDollars::MAX);
+            (loss, all) = (sum(loss, cost(&lost)), sum(all, cost(&charged.plus(&lost))));
+            append(&mut lines, charge_lines(&prices, &charged, self.hold));
+            if context.record.billed.is_some() {
+                append(&mut kept_lines, rounds::billed_lines(&prices, &usual, &charged, &lost));
+            }
+            if let Some(billed) = &mut context.record.billed {
+                billed.prompt_prices =
+                    Some([TokenClass::Input, TokenClass::CachedInput].map(|class| prices.price(class)));
+            }
+        }
+        let expected = NanoDollars::checked_sum(lines.iter().map(|line| line.amount));
+        let expected = expected.unwrap_or(NanoDollars::MAX).min(context.record.held);
         if let Some(billed) = &mut context.record.billed {
-            billed.lines = billed_lines(&rates, &self.quote.usual(), bill);
-            billed.prompt_prices =
-                Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
+            billed.lines = kept_lines;
         }
         let hold = self.hold;
         let answer = context.take_answer();
@@ -257,28 +296,16 @@ impl CallSettlement {
 
 /// The charge for a usage. If its price overflows, no hold can have covered it: nothing is charged, and the log says
 /// so.
-fn lines(rates: &CallPrices<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
-    rates.lines(usage).unwrap_or_else(|error| {
+fn charge_lines(prices: &CallPrices<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
+    prices.lines(usage).unwrap_or_else(|error| {
         tracing::error!(%hold, %error, "a settlement's lines do not fit; nothing is charged");
         Vec::new()
     })
 }
 
-/// The bill as the trace keeps it: what was charged and what was lost, by token class.
-fn billed_lines(rates: &CallPrices<'_>, usual: &CallPrices<'_>, bill: &CallBill) -> Vec<BilledLine> {
-    let line = |class: TokenClass| {
-        let (tokens, lost_tokens) = (bill.charged.of(class), bill.lost.of(class));
-        let (price, usual) = (rates.price(class), usual.price(class));
-        ((tokens > 0 || lost_tokens > 0) && rates.bills(class)).then(|| BilledLine {
-            class,
-            tokens,
-            lost_tokens,
-            price,
-            usual_price: Some(usual).filter(|usual| *usual != price),
-            amount: price.cost(tokens, Rounding::Nearest).unwrap_or(NanoDollars::MAX),
-        })
-    };
-    TokenClass::BILLED.into_iter().filter_map(line).collect()
+/// Appends `more` to `all`, without a copy if there is nothing before it.
+fn append<T>(all: &mut Vec<T>, more: Vec<T>) {
+    if all.is_empty() { *all = more } else { all.extend(more) }
 }
 
 /// Ends a hold without a charge if it is unknown whether it was taken.

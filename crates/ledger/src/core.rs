@@ -29,8 +29,8 @@ use crate::transaction::{HoldSettled, HoldTaken, JournalEvent, Transaction};
 const MAX_KEY_BYTES: usize = 255;
 /// The maximum length of a reference, in bytes.
 pub(crate) const MAX_REFERENCE_BYTES: usize = 256;
-/// The maximum number of lines of one bill.
-const MAX_LINES: usize = 64;
+/// The maximum number of lines of one bill. A call of several rounds has lines for each of them.
+pub const MAX_LINES: usize = 448;
 
 /// The state, and the latest time that it has seen.
 #[derive(Debug, Clone, Default)]
@@ -550,7 +550,7 @@ impl LedgerCore {
 /// Returns the sum of the lines. The amount of each line must equal its price times its tokens.
 fn check_lines(lines: &[ChargeLine]) -> Result<NanoDollars, LedgerRefusal> {
     if lines.len() > MAX_LINES {
-        return Err(LedgerRefusal::Invalid { field: "lines", why: "a bill has at most 64 lines" });
+        return Err(LedgerRefusal::Invalid { field: "lines", why: "a bill has at most 448 lines" });
     }
     for line in lines {
         let cost = line.price.cost(line.tokens, Rounding::Nearest).map_err(|_| LedgerRefusal::Overflow)?;

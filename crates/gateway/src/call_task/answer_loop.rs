@@ -208,8 +208,10 @@ impl AnswerLoop<'_> {
 
     /// Moves a lost part of the call to another worker, unseen by the client or with a remark in the stream.
     fn move_on(&mut self, mut lost: LostJob) -> Result<(), Rejection> {
-        let Self { gateway, context, line, reply, round, .. } = self;
-        if lost.may_move_if_unseen && !line.has_begun() {
+        let Self { gateway, context, settlement, line, reply, round, .. } = self;
+        // What earlier rounds answered cannot be made again.
+        let is_first = !settlement.has_ended_rounds();
+        if lost.may_move_if_unseen && !line.has_begun() && is_first {
             line.sender.cut();
             **reply = ReplyWriter::new(&round.work, context);
             if let Some(relay) = round.source.as_relay_mut() {

@@ -44,6 +44,10 @@ impl CallTask {
     /// Whether the client has nothing of the answer, and only the answer's opening waits for it. Discards the opening.
     pub(super) fn may_begin_anew(&self) -> bool {
         let only_opened = self.reply.as_ref().is_none_or(|reply| !reply.is_meaningful());
+        // What earlier rounds answered cannot be made again.
+        if self.settlement.has_ended_rounds() && !only_opened {
+            return false;
+        }
         if self.line.has_begun() || !(only_opened || self.line.sender.is_empty()) {
             return false;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use headrace_call_state::Rejection;
 use headrace_catalog::OnBreak;
 use headrace_domain::{
-    Attempt, AttemptOutcome, Code, ContinuedAnswer, NanoDollars, PrefixKeys, PriceTier, Sampling,
+    Attempt, AttemptOutcome, Code, ContinuedAnswer, HeldPrefix, NanoDollars, PrefixKeys, PriceTier, Sampling,
     ServiceTier, Stage, Usage,
 };
 use headrace_engine_api::{Capabilities, Job, Priority, ResumeSupport, SubmitRefusal};
@@ -259,6 +259,7 @@ impl PlacementContext<'_> {
         while let Some(placement) = self.candidate(submission) {
             let mut placement = placement.called_by(self.work.terms.tenant.0);
             let mut job = self.job(submission);
+            job.held = self.held(&placement, submission);
             // The engine's time begins here, on its own threads. This task may learn only later that the job was taken.
             let submitted_ns = self.context.elapsed_ns();
             // No other worker has a part of the call yet, so all the time until here was spent on placing it.
@@ -478,6 +479,16 @@ impl PlacementContext<'_> {
         self.gateway.parts().records.traceparent(&self.context.record).map(Arc::from)
     }
 
+    /// What a job holds in the cache of its worker until the call ends. `None` if the call holds nothing.
+    pub(super) fn held(
+        &mut self,
+        placement: &Placement,
+        submission: &JobSubmission<'_>,
+    ) -> Option<HeldPrefix> {
+        let held = self.context.held.as_deref_mut()?;
+        Some(held.hold(placement.engine()?, submission.prompt.len()))
+    }
+
     pub(super) fn job(&self, submission: &JobSubmission<'_>) -> Job {
         let Self { gateway, context, work, .. } = self;
         let first = u32::try_from(submission.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
@@ -498,6 +509,7 @@ impl PlacementContext<'_> {
             generated,
             sampling,
             pins: tokens.map_or_else(Arc::default, |tokens| Arc::clone(&tokens.pins)),
+            held: None,
             grammar: tokens.and_then(|tokens| tokens.grammar.clone()),
             thought: tokens.and_then(|tokens| tokens.reasoning_budget.clone()),
             salt: work.salt,

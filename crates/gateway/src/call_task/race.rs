@@ -63,6 +63,7 @@ impl PlacementContext<'_> {
         let (mut job, submitted_ns) = (self.job(submission), self.context.elapsed_ns());
         self.begin(0, &placement, submitted_ns);
         job.trace = self.trace(&placement);
+        job.held = self.held(&placement, submission);
         self.tries.race(&placement, self.gateway, self.work);
         let rejection = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
             Ok(Ok(ticket)) => {

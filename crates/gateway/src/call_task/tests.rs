@@ -1,51 +1,55 @@
-//! What a call has only once, over several rounds. No call has more than one round yet. Here the test starts a second
-//! one, and drives the call through its steps itself.
+//! What a call has only once, over several rounds. Here the tests start further rounds, and drive the call through its
+//! steps themselves.
 
 use std::sync::Arc;
 
 use headrace_call_api::CallService;
-use headrace_call_state::Rejection;
-use headrace_domain::{AttemptOutcome, CallOutcome, Clock, Endpoint, Stage, Usage, is_partition};
+use headrace_call_state::{Answer, Rejection};
+use headrace_domain::{AttemptOutcome, CallOutcome, Endpoint, Stage, Usage, is_partition};
 use headrace_engine_api::{GrammarFailed, JobError};
-use headrace_ledger::LedgerOperation;
 use tokio::sync::oneshot;
 
 use crate::stages::decide;
 use crate::world::{Arrival, Setup, World, chat_body, read};
 
-use super::round::Round;
-use super::{CallEnding, CallTask, bill_of};
+use super::{CallEnding, CallTask, bill_of, delivered_usage};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
-    let world = World::new(Setup::default());
-    let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
+mod rounds;
+
+/// A call of the world's client from its hold on, before its first round, and its answer.
+async fn begun(world: &World) -> (Box<CallTask>, oneshot::Receiver<Answer>) {
+    let gateway = &world.gateway;
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
     let (admitted, mut context) = {
         let Ok(admission) = gateway.admit(head) else { panic!("it is let in") };
         let entered = admission.into_call().unwrap();
         (entered.admitted, entered.context)
     };
-    let rendered = decide(&gateway, admitted, body, &mut context).await.unwrap();
-    let funded = rendered.hold(&gateway, &mut context).await.unwrap();
+    let rendered = decide(gateway, admitted, body, &mut context).await.unwrap();
+    let funded = rendered.hold(gateway, &mut context).await.unwrap();
     let (head, answer) = oneshot::channel();
-    let mut call = CallTask::new(&gateway, context, funded, head);
+    (Box::new(CallTask::new(gateway, context, funded, head)), answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
+    let world = World::new(Setup::default());
+    let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
+    let (mut call, answer) = begun(&world).await;
 
     assert!(matches!(call.round(&gateway).await, CallEnding::Completed));
     let once = call.context.record.usage;
     assert!(once.input > 0 && once.output > 0, "{once:?}");
 
-    // Another round of the same prompts costs at most as much again: the hold grows under its own id.
-    let amount = call.context.record.held;
-    let extend = LedgerOperation::Extend { hold: call.settlement.hold(), amount, model: None };
-    let extended = world.ledger.transact(vec![extend], world.clock.now());
-    extended.verdicts.into_iter().for_each(|verdict| drop(verdict.into_result().unwrap()));
-    call.context.record.held = amount.checked_add(amount).unwrap();
-    call.round = Round::new(Arc::clone(&call.round.work), &gateway.config().wire);
+    // The hold grows under its own id, to what the first round cost and the second may cost.
+    let (most, cost) = (call.context.record.held, call.settlement.price(&once, &call.context));
+    let work = Arc::clone(&call.round.work);
+    call.begin_round(&gateway, work).await.unwrap();
+    assert_eq!(call.context.record.held, most.checked_add(cost).unwrap());
     let ending = call.round(&gateway).await;
     call.finish(&gateway, ending).await;
 
-    let (text, _) = tokio::join!(async { read(answer.await.unwrap()).await }, Box::new(call).close(&gateway));
+    let (text, _) = tokio::join!(async { read(answer.await.unwrap()).await }, call.close(&gateway));
     assert_eq!(text.matches("ha ").count(), 8, "one answer says what both rounds gave: {text}");
     let balance = world.balance_when_idle().await;
     let totals = world.ledger.totals();
@@ -66,12 +70,19 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     assert_eq!(placed, 2, "{:?}", trace.stages);
 }
 
+/// What was delivered of one round, and the rest.
+fn parts(used: Usage, delivered: u64) -> (Usage, Usage) {
+    delivered_usage([used].into_iter(), delivered)
+}
+
 #[test]
 fn of_an_answer_that_stalls_nothing_is_paid_for_that_was_not_delivered() {
     let used = Usage { input: 7, reasoning: 30, output: 12, ..Usage::default() };
     for (delivered, reasoning, output) in [(0, 0, 0), (10, 10, 0), (30, 30, 0), (35, 30, 5), (99, 30, 12)] {
         let stalled = CallEnding::Stalled { waited: std::time::Duration::from_secs(30) };
-        let (Some(bill), _) = bill_of(&stalled, used, Usage::default(), delivered, Vec::new()) else {
+        let (Some(bill), _) =
+            bill_of(&stalled, parts(used, delivered), Usage::default(), delivered, Vec::new())
+        else {
             panic!("{delivered}")
         };
         assert_eq!(bill.charged, Usage { reasoning, output, ..used }, "{delivered}");
@@ -89,12 +100,14 @@ fn an_answer_that_its_own_form_ends_is_charged_what_it_used() {
     let failed = |error: JobError| CallEnding::Failed(Rejection::job_failed(&error));
     for delivered in [0, 5] {
         let lost = failed(JobError::Form { why: "it took too much work".to_owned() });
-        let (Some(bill), _) = bill_of(&lost, used, Usage::default(), delivered, Vec::new()) else {
+        let (Some(bill), _) = bill_of(&lost, parts(used, delivered), Usage::default(), delivered, Vec::new())
+        else {
             panic!("{delivered}")
         };
         assert_eq!((bill.charged, bill.lost), (used, Usage::default()), "{delivered}");
         let ours = failed(JobError::from(GrammarFailed::panicked()));
-        let (Some(bill), _) = bill_of(&ours, used, Usage::default(), delivered, Vec::new()) else {
+        let (Some(bill), _) = bill_of(&ours, parts(used, delivered), Usage::default(), delivered, Vec::new())
+        else {
             panic!("{delivered}")
         };
         assert_ne!(bill.charged, used, "{delivered}: a panic is not the caller's");

@@ -114,6 +114,8 @@ pub(crate) struct Scripted {
     /// How often a job was submitted, taken or not.
     pub(crate) submitted: AtomicUsize,
     pub(crate) cancelled: Arc<Mutex<u32>>,
+    /// The calls that hold prefixes in its cache.
+    pub(crate) holders: Mutex<Vec<RequestId>>,
     /// What it reports about the prefix cache.
     pub(crate) miss: Mutex<Option<CacheMiss>>,
     pub(crate) health: Mutex<EngineHealth>,
@@ -134,6 +136,7 @@ impl Scripted {
             jobs: Mutex::default(),
             submitted: AtomicUsize::new(0),
             cancelled: Arc::default(),
+            holders: Mutex::default(),
             miss: Mutex::default(),
             health: Mutex::new(EngineHealth::Up),
             trace: Mutex::default(),
@@ -148,6 +151,7 @@ impl Engine for Scripted {
 
     fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.submitted.fetch_add(1, Ordering::SeqCst);
+        self.holders.lock().unwrap().extend(job.held.map(|held| held.owner));
         let script = *self.script.lock().unwrap();
         if script == Script::Full {
             let retry_after = Duration::from_millis(2500);
@@ -270,6 +274,10 @@ impl Engine for Scripted {
 
     fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
         0
+    }
+
+    fn release_pins(&self, owner: RequestId) {
+        self.holders.lock().unwrap().retain(|holder| *holder != owner);
     }
 
     fn load(&self) -> LoadReport {
