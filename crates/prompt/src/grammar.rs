@@ -65,6 +65,30 @@ impl ReplyFamily {
         }
         Some(lark.rules)
     }
+
+    /// Whether a mark precedes every call, so that a grammar can forbid calls without a bound on other texts.
+    pub fn marks_calls(self) -> bool {
+        self == Self::Harmony || self.row().is_some_and(|row| row.bare.is_empty())
+    }
+
+    /// Returns the grammar, in Lark, for an answer without calls, from the end of its reasoning on. Free text cannot
+    /// contain a mark that opens a call. `special` is as in [`Self::calls_as_grammar`]. Returns `None` if the family has
+    /// calls without a mark, or no calls ([`Self::marks_calls`]).
+    pub fn no_calls_as_grammar(self, special: &dyn Fn(&str) -> Option<u32>) -> Option<String> {
+        let mut lark = LarkWriter { rules: String::new(), special, texts: 0 };
+        match self {
+            Self::Harmony => {
+                lark.harmony(&CallConstraints { tools: Vec::new(), required: false, one: false });
+            }
+            family => {
+                let row = family.row().filter(|row| row.bare.is_empty())?;
+                let answer = lark.answer(row);
+                lark.rule("start", &answer);
+                lark.free_text(row);
+            }
+        }
+        Some(lark.rules)
+    }
 }
 
 /// The constraints on an answer.
@@ -152,14 +176,19 @@ impl LarkWriter<'_> {
         let times = if asked.one { "?" } else { "*" };
         let answer = self.answer(row);
         self.rule("start", &format!("(lead {open} call {more} {rest}){times} {answer}"));
-        let others = row.open.iter().copied().filter(|open| *open != mark);
-        let plain = [mark].into_iter().chain(others).filter(|mark| !self.begins_with_special(mark));
-        let plain: Vec<&str> = plain.collect();
-        let free = self.without(&plain);
-        self.rule("TEXT", &free);
+        self.free_text(row);
         let lead = format!("{answer} {}", self.mark(mark));
         let name = if self.begins_with_special(mark) { "lead" } else { "lead[lazy]" };
         self.rule(name, &lead);
+    }
+
+    /// Writes the rule of free text, which contains no mark that opens a call.
+    fn free_text(&mut self, row: &FamilyRow) {
+        let section = row.section.map(|(open, _)| open);
+        let marks = section.into_iter().chain(row.open.iter().copied());
+        let plain: Vec<&str> = marks.filter(|mark| !self.begins_with_special(mark)).collect();
+        let free = self.without(&plain);
+        self.rule("TEXT", &free);
     }
 
     /// Returns the marks around an answer that are special tokens: those that open it, and those that close it.
@@ -481,11 +510,17 @@ impl LarkWriter<'_> {
         let next = self.text("<|end|>", "<|end|><|start|>assistant", &Map::new());
         let answer = match asked.required {
             true => String::new(),
-            false => format!(" | \"final\" {message} TEXT"),
+            false => format!("\"final\" {message} TEXT"),
         };
-        self.rule("start", &format!("(thought)* {channel} (call{answer})"));
+        let ends: Vec<&str> = [if calls.is_empty() { "" } else { "call" }, &answer]
+            .into_iter()
+            .filter(|end| !end.is_empty())
+            .collect();
+        self.rule("start", &format!("(thought)* {channel} ({})", ends.join(" | ")));
         self.rule("thought", &format!("{channel} (\"analysis\" | \"commentary\") {message} {next}"));
-        self.rule("call", &calls.join(" | "));
+        if !calls.is_empty() {
+            self.rule("call", &calls.join(" | "));
+        }
         let plain: Vec<&str> = ["<|end|>", "<|start|>", "<|channel|>", "<|message|>"]
             .into_iter()
             .filter(|mark| (self.special)(mark).is_none())

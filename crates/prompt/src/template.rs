@@ -214,8 +214,9 @@ impl ChatTemplate {
     }
 
     /// Renders a conversation. Tools are left out if the caller forbids their use
-    /// ([`headrace_domain::ToolChoice::None`]), because not offering them is the only way to keep a model from using
-    /// them.
+    /// ([`headrace_domain::ToolChoice::None`]). If a grammar forbids calls
+    /// ([`crate::ReplyFamily::no_calls_as_grammar`]), pass the conversation with
+    /// [`Auto`](headrace_domain::ToolChoice::Auto) instead: the prompt then keeps the prefix that a cache has.
     ///
     /// # Errors
     /// See [`TemplateError`].

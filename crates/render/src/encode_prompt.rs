@@ -9,6 +9,8 @@ use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem, St
 use headrace_engine_api::Capabilities;
 use headrace_prompt::RenderOptions;
 
+use crate::tool_call_form::keeps_forbidden_tools;
+
 /// Rejects a prompt that cannot fit the window under any tokenization. It is not rendered, so no time and memory are
 /// wasted on it.
 ///
@@ -99,16 +101,24 @@ pub fn encode_conversation(
     Ok((ids.map_err(not_encoded)?, rendered.into_text()))
 }
 
-/// The conversation as the model's template receives it.
+/// The conversation as the model's template receives it. Tools that the caller forbids to call are offered all the same
+/// if a grammar forbids the calls.
 pub fn shown_conversation<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
-    if model.policy.tools_order == ToolsOrder::AsSent || conversation.tools.is_empty() {
+    let sorts = model.policy.tools_order != ToolsOrder::AsSent && !conversation.tools.is_empty();
+    let keeps = model.backend.tokens().is_some_and(|backend| keeps_forbidden_tools(backend, conversation));
+    if !sorts && !keeps {
         return Cow::Borrowed(conversation);
     }
-    let mut sorted = conversation.clone();
-    for tool in &mut sorted.tools {
-        tool.parameters = tool.parameters.take().map(headrace_wire::json::canonical::value);
+    let mut shown = conversation.clone();
+    if keeps {
+        shown.tool_choice = ToolChoice::Auto;
     }
-    Cow::Owned(sorted)
+    if sorts {
+        for tool in &mut shown.tools {
+            tool.parameters = tool.parameters.take().map(headrace_wire::json::canonical::value);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 fn no_tools(model: &ServedModel) -> Rejection {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// Whether tool calls of the answer may have to be constrained.
 pub(crate) fn are_constrained(call: &Call) -> bool {
     matches!(&call.prompt, Prompt::Conversation(conversation)
-        if may_call(conversation) || wanted(conversation, false).is_some())
+        if !conversation.tools.is_empty() || wanted(conversation, false).is_some())
 }
 
 /// The form of an answer's tool calls.
@@ -39,6 +39,10 @@ pub(crate) fn tool_call_form(
     call: &Call,
 ) -> Result<Option<CallForm>, Rejection> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
+    if keeps_forbidden_tools(backend, conversation) {
+        // A format excludes calls by itself.
+        return Ok(if call.form.is_some() { None } else { without_calls(backend) });
+    }
     if !may_call(conversation) {
         return Ok(None);
     }
@@ -92,6 +96,27 @@ pub(crate) fn tool_call_form(
 
 fn may_call(conversation: &Conversation) -> bool {
     !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None
+}
+
+/// Whether the prompt shows tools that the caller forbids to call. It does if a grammar can forbid the calls: a cached
+/// prefix with the tools then stays useful. The engine must have grammars of its own, which name markup tokens by id,
+/// and the model must write a mark before each call. Otherwise such tools are left out of the prompt.
+pub(crate) fn keeps_forbidden_tools(backend: &TokenBackend, conversation: &Conversation) -> bool {
+    conversation.tool_choice == ToolChoice::None
+        && !conversation.tools.is_empty()
+        && backend.capabilities.grammars
+        && backend.replies.family.marks_calls()
+}
+
+/// The form of an answer that calls no tools.
+fn without_calls(backend: &TokenBackend) -> Option<CallForm> {
+    let special = |mark: &str| {
+        let id = backend.tokenizer.id_of(mark)?;
+        (backend.tokenizer.is_control(id) || backend.tokenizer.is_markup(id)).then_some(id)
+    };
+    let text = backend.replies.family.no_calls_as_grammar(&special)?;
+    let form = ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark };
+    Some(CallForm { form, param: "tool_choice", is_optional: false })
 }
 
 /// Rejects the first tool whose parameters are not a JSON Schema.

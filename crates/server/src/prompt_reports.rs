@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 
 use headrace_catalog::ToolsOrder;
-use headrace_domain::{Call, Clock, Conversation, Endpoint, PriceTier, Prompt, SystemClock, Usage};
+use headrace_domain::{
+    Call, Clock, Conversation, Endpoint, PriceTier, Prompt, SystemClock, ToolChoice, Usage,
+};
 use headrace_inspect::{PromptReport, TokenList, Words, prompt_report};
 use headrace_ledger::prices::Quote;
 use headrace_prompt::RenderOptions;
@@ -81,22 +83,32 @@ pub fn seen(
     call: &Call,
     before: Option<&PromptReport>,
 ) -> Result<PromptReport, String> {
-    let conversation = shown(order, conversation(call)?);
+    let conversation = shown(words, order, conversation(call)?);
     let now = SystemClock::new().now();
     let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
     prompt_report(words, &conversation, &options, before).map_err(|error| error.to_string())
 }
 
-/// The conversation as the server passes it to the template.
-fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation> {
-    if order == ToolsOrder::AsSent || conversation.tools.is_empty() {
+/// The conversation as the server passes it to the template. Its own engine forbids calls by a grammar, so tools that the
+/// caller forbids stay in the prompt if the model marks its calls.
+fn shown<'c>(words: &Words, order: ToolsOrder, conversation: &'c Conversation) -> Cow<'c, Conversation> {
+    let has_tools = !conversation.tools.is_empty();
+    let keeps =
+        has_tools && conversation.tool_choice == ToolChoice::None && words.replies.family.marks_calls();
+    let sorts = has_tools && order != ToolsOrder::AsSent;
+    if !keeps && !sorts {
         return Cow::Borrowed(conversation);
     }
-    let mut sorted = conversation.clone();
-    for tool in &mut sorted.tools {
-        tool.parameters = tool.parameters.take().map(headrace_wire::json::canonical::value);
+    let mut shown = conversation.clone();
+    if keeps {
+        shown.tool_choice = ToolChoice::Auto;
     }
-    Cow::Owned(sorted)
+    if sorts {
+        for tool in &mut shown.tools {
+            tool.parameters = tool.parameters.take().map(headrace_wire::json::canonical::value);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// The cost of a prompt at these prices. `None` without a quote, or if the arithmetic overflows.

@@ -394,6 +394,27 @@ fn a_text_is_held_to_a_grammar_or_a_pattern() {
 }
 
 #[test]
+fn a_forbidden_call_cannot_be_written_and_any_other_text_can() {
+    let unmarked = [ReplyFamily::Plain, ReplyFamily::LlamaJson, ReplyFamily::Pythonic, ReplyFamily::Json];
+    for family in ReplyFamily::ALL {
+        assert_eq!(family.marks_calls(), !unmarked.contains(&family), "{family:?}");
+        let lark = family.no_calls_as_grammar(&|_| None);
+        assert_eq!(lark.is_some(), family.marks_calls(), "{family:?}");
+        let Some(lark) = lark else { continue };
+        let call = written(family).unwrap();
+        for text in [call.clone(), format!("I look it up. {call}"), format!("I look it up.\n\n{call}")] {
+            let ids: Vec<u32> = text.bytes().map(u32::from).collect();
+            let taken = matcher(&lark).try_consume_tokens(&ids).unwrap();
+            assert!(taken < ids.len(), "{family:?} writes {text}\n{lark}");
+        }
+        let open = if family == ReplyFamily::Harmony { "<|channel|>final<|message|>" } else { "" };
+        for text in ["It is warm.", "{\"name\": \"now\"}", "[now()]\n[1]", "a < b\n\n> c", "\u{1f600} é"] {
+            assert!(takes(&lark, &format!("{open}{text}")), "{family:?} does not write {text}\n{lark}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_held_where_nothing_need_be() {
     for (conversation, held) in [
         (asked(ToolChoice::Auto, false), false),

@@ -5,6 +5,7 @@ use headrace_catalog::{ModelPolicy, ServedModel, ThinkingPolicy, TokenBackend};
 use headrace_domain::{Call, Endpoint, GrammarSyntax, Prompt, ResponseFormat};
 use headrace_engine_api::{Capabilities, FormKinds, SharedGrammar};
 use headrace_grammar::FormOwner;
+use headrace_prompt::ReplyFamily;
 use headrace_render::{compile_grammar, constrained_tools, is_constrained, reasoning_budget};
 use serde_json::{Value, json};
 
@@ -56,7 +57,7 @@ fn a_grammar_is_compiled_for_a_format_and_for_calls() {
         (json!({"structured_outputs": {"choice": ["a", "b"]}}), true),
         (tools(json!({})), true),
         (tools(json!({"tool_choice": "required"})), true),
-        (tools(json!({"tool_choice": "none"})), false),
+        (tools(json!({"tool_choice": "none"})), true),
         (json!({"tools": [tool(json!({"strict": true}))], "tool_choice": "none"}), true),
     ] {
         assert_eq!(is_constrained(&chat(more.clone())), expected, "{more}");
@@ -99,7 +100,17 @@ fn calls_become_a_grammar_in_the_notation_of_the_model() {
     }
     let beside = text(with(tools(json!({})), schema(false))).unwrap();
     assert!(beside.starts_with("start: only_calls | only_json\n"), "{beside}");
-    assert_eq!(text(tools(json!({"tool_choice": "none"}))), None);
+    // Where calls are forbidden, the grammar names no tool, and a format excludes calls by itself.
+    let none = json!({"tool_choice": "none"});
+    let forbidden = text(tools(none.clone())).unwrap();
+    assert!(forbidden.starts_with("start: TEXT\n") && !forbidden.contains("<["), "{forbidden}");
+    let formatted = with(tools(none.clone()), schema(false));
+    let grammar = compiled(&model, &chat(formatted.clone())).unwrap().unwrap();
+    assert_eq!(Some(grammar.form()), chat(formatted).form.as_ref());
+    let unmarked = changed(with_grammars(), |backend| backend.replies.family = ReplyFamily::LlamaJson);
+    for model in [&demo(), &unmarked] {
+        assert!(compiled(model, &chat(tools(none.clone()))).unwrap().is_none());
+    }
     // Without an engine's grammars, calls that are not required are not constrained.
     assert!(compiled(&demo(), &chat(tools(json!({})))).unwrap().is_none());
 }

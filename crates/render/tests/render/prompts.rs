@@ -117,6 +117,21 @@ fn a_template_that_cannot_show_a_call_refuses_it_by_its_field() {
 }
 
 #[test]
+fn tools_that_must_not_be_called_stay_in_the_prompt_if_a_grammar_forbids_the_calls() {
+    let ids = |model: &ServedModel, choice: &str| {
+        encoded(model, &chat(json!({"tools": [tool(json!({}))], "tool_choice": choice}))).unwrap()
+    };
+    let bare = |model: &ServedModel| encoded(model, &chat(json!({}))).unwrap();
+    let grammars = || changed(demo(), |backend| backend.capabilities.grammars = true);
+    let unmarked = changed(grammars(), |backend| backend.replies.family = ReplyFamily::LlamaJson);
+    for (model, keeps) in [(grammars(), true), (demo(), false), (unmarked, false)] {
+        let (auto, none) = (ids(&model, "auto"), ids(&model, "none"));
+        assert_eq!(none == auto, keeps);
+        assert_eq!(none == bare(&model), !keeps);
+    }
+}
+
+#[test]
 fn schemas_are_sorted_if_the_operator_wants_them_sorted() {
     let shown = |model: &ServedModel, more: Value| -> String {
         let call = chat(more);
