@@ -87,6 +87,13 @@ fn prefix(kind: &str) -> &'static str {
         "custom_tool_call" => "ctc",
         "custom_tool_call_output" => "ctco",
         "compaction" => "cmp",
+        "mcp_list_tools" => "mcpl",
+        "mcp_call" => "mcp",
+        "mcp_approval_request" => "mcpr",
+        "mcp_approval_response" => "mcpa",
+        "file_search_call" => "fs",
+        "code_interpreter_call" => "ci",
+        "web_search_call" => "ws",
         _ => "item",
     }
 }

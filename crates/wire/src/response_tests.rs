@@ -17,6 +17,8 @@ use crate::limits::WireLimits;
 use crate::request::parse;
 use crate::sse::SseReader;
 
+mod hosted;
+
 fn read(body: &Value) -> Result<Call, BadRequest> {
     parse(Endpoint::Responses, body.to_string().as_bytes(), &WireLimits::default())
 }

@@ -6,6 +6,7 @@
 mod answer;
 mod echo;
 mod gathered;
+mod hosted;
 mod items;
 mod parts;
 mod references;

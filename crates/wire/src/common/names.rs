@@ -28,6 +28,26 @@ pub(crate) fn schema_name(r: &mut JsonReader<'_>) -> Read<String> {
     name(r, MAX_SCHEMA_NAME_BYTES)
 }
 
+/// Returns the name under which a model calls a tool of an MCP server: `LABEL__TOOL`. Names that do not fit, or that
+/// another pair could have too, end with a hash of both instead. Different pairs thus have different names.
+pub(crate) fn mcp_tool_name(server_label: &str, tool: &str) -> String {
+    let fits = |text: &str| text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    let plain = format!("{server_label}__{tool}");
+    // The first two underscores in a row end the label.
+    let is_clear = !server_label.contains("__") && !server_label.ends_with('_');
+    if is_clear && fits(&plain) && plain.len() <= MAX_TOOL_NAME_BYTES {
+        return plain;
+    }
+    // FNV-1a over both parts, with a byte between them that no text contains.
+    let bytes = server_label.bytes().chain([0xff]).chain(tool.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let shown = plain.chars().map(|c| if fits(c.encode_utf8(&mut [0; 4])) { c } else { '_' });
+    let shown: String = shown.take(MAX_TOOL_NAME_BYTES - 17).collect();
+    format!("{shown}_{hash:016x}")
+}
+
 /// Reads a name of 1 to `max_bytes` characters out of a-z, A-Z, 0-9, `_`, `-`.
 fn name(r: &mut JsonReader<'_>, max_bytes: usize) -> Read<String> {
     let name = r.string()?;
@@ -39,4 +59,41 @@ fn name(r: &mut JsonReader<'_>, max_bytes: usize) -> Read<String> {
         return Err(FieldFault::new(Code::InvalidValue, message));
     }
     Ok(name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn different_tools_of_servers_have_different_names_that_fit() {
+        assert_eq!(mcp_tool_name("docs", "search"), "docs__search");
+        assert_eq!(mcp_tool_name("docs", "_search"), "docs___search");
+        let long = "x".repeat(128);
+        let pairs = [
+            ("docs", "search"),
+            ("docs", "_search"),
+            ("docs_", "search"),
+            ("docs__a", "b"),
+            ("docs", "a__b"),
+            ("docs", "a.b"),
+            ("docs", "a_b"),
+            ("do.cs", "a_b"),
+            ("dócs", "a_b"),
+            ("d\u{f6}cs", "a_b"),
+            ("docs", &long),
+            ("docs2", &long),
+            (&long, "search"),
+            (&long, "find"),
+        ];
+        let names: HashSet<String> = pairs.iter().map(|(label, tool)| mcp_tool_name(label, tool)).collect();
+        assert_eq!(names.len(), pairs.len(), "{names:?}");
+        for name in names {
+            let text = format!("\"{name}\"");
+            let mut reader = JsonReader::new(text.as_bytes(), 1, 1).unwrap();
+            assert_eq!(tool_name(&mut reader).unwrap(), name);
+        }
+    }
 }

@@ -14,10 +14,14 @@ use crate::fault::{FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
 use crate::limits::WireLimits;
 
+use super::hosted::{HostedItem, HostedKind};
 use super::parts;
 use super::sealed::SealedReasoning;
 use super::tools::ResponsesTools;
 
+const OTHERS_REFUSED: &str = "only messages, reasoning, compactions, additional tools, calls of functions and custom tools with their outputs, and \
+                              calls of MCP, file search, code interpreter and web search are taken; leave it out, or say what it \
+                              holds in a message";
 /// Precedes the short form of turns that were compacted.
 const COMPACTED: &str = "What was said before, in short:\n";
 
@@ -60,6 +64,7 @@ enum InputItemKind {
     Reasoning,
     Compaction,
     Tools,
+    Hosted(HostedKind),
 }
 
 impl InputTurns {
@@ -82,6 +87,11 @@ impl InputTurns {
 
     fn item(&mut self, mut r: JsonReader<'_>, index: usize, limits: &WireLimits) -> Read<()> {
         let kind = kind_of(&r)?;
+        if let InputItemKind::Hosted(kind) = kind {
+            let item = HostedItem::read(&mut r, kind, limits)?;
+            self.hosted(item, index);
+            return Ok(());
+        }
         let draft = ItemDraft::read(&mut r, kind, limits)?;
         self.take(kind, draft, index)
     }
@@ -137,8 +147,43 @@ impl InputTurns {
                 let more = draft.tools.ok_or_else(missing("tools"))?;
                 self.tools.add(more).map_err(|fault| fault.under_key("tools"))?;
             }
+            // Read elsewhere, because these items have fields of their own.
+            InputItemKind::Hosted(_) => {}
         }
         Ok(())
+    }
+
+    /// Adds the call and the result of a tool that ran on a server.
+    fn hosted(&mut self, item: HostedItem, index: usize) {
+        match item {
+            HostedItem::Nothing => {}
+            HostedItem::Call(call) => self.called(call, index),
+            HostedItem::Result { call_id, result } => self.resulted(call_id, result, index),
+            HostedItem::Answered { call, result, request } => {
+                let known = request.filter(|request| self.has_call(request));
+                let call_id = known.clone().unwrap_or_else(|| call.id.clone());
+                if known.is_none() {
+                    self.called(call, index);
+                }
+                self.resulted(call_id, result, index);
+            }
+        }
+    }
+
+    fn has_call(&self, id: &str) -> bool {
+        self.messages.iter().rev().flat_map(|message| &message.tool_calls).any(|call| call.id == id)
+    }
+
+    /// Adds the result of a call. The result of a call that had to be approved replaces the approval.
+    fn resulted(&mut self, call_id: String, result: String, index: usize) {
+        let is_of = |message: &&mut Message| message.tool_call_id.as_deref() == Some(&call_id);
+        if let Some(earlier) = self.messages.iter_mut().rev().find(is_of) {
+            earlier.content = Some(result);
+            return;
+        }
+        let mut message = Message::text(Role::Tool, result);
+        message.tool_call_id = Some(call_id);
+        self.push(message, index);
     }
 
     pub(super) fn push(&mut self, message: Message, index: usize) {
@@ -245,10 +290,10 @@ fn kind_of(r: &JsonReader<'_>) -> Read<InputItemKind> {
         Some("compaction" | "compaction_summary") => Ok(InputItemKind::Compaction),
         Some("additional_tools") => Ok(InputItemKind::Tools),
         Some("item_reference") => unsupported("the item that it names is not there; send the item itself"),
-        Some(_) => unsupported(
-            "only messages, reasoning, compactions, additional tools, and calls of functions and custom tools with their \
-             outputs are taken; leave it out, or say what it holds in a message",
-        ),
+        Some(kind) => match HostedKind::of(kind) {
+            Some(kind) => Ok(InputItemKind::Hosted(kind)),
+            None => unsupported(OTHERS_REFUSED),
+        },
     }
 }
 
@@ -320,15 +365,21 @@ fn role(r: &mut JsonReader<'_>) -> Read<Role> {
 /// Checks that every result names a call before it, so that the model can match the two.
 ///
 /// # Errors
-/// Fails at the first result that does not, and if the conversation has no messages.
-pub(super) fn check(conversation: &Conversation) -> Read<()> {
+/// Fails at the first result that does not, and if the conversation has no messages. `origins` are those of the messages.
+pub(super) fn check(conversation: &Conversation, origins: &[MessageOrigin]) -> Read<()> {
     let mut called: HashSet<&str> = HashSet::new();
-    for message in &conversation.messages {
+    for (at, message) in conversation.messages.iter().enumerate() {
         called.extend(message.tool_calls.iter().map(|call| call.id.as_str()));
         if message.tool_call_id.as_deref().is_some_and(|id| !called.contains(id)) {
             let message = "an output names a call that is not before it; send the call too, or the response that it was in as \
                            `previous_response_id`";
-            return Err(FieldFault::at("input", Code::InvalidValue, message));
+            let fault = FieldFault::new(Code::InvalidValue, message);
+            return Err(match origins.get(at) {
+                Some(MessageOrigin::Message { index, .. }) => {
+                    fault.under_index(*index as usize).under_key("input")
+                }
+                _ => fault.under_key("input"),
+            });
         }
     }
     if conversation.messages.is_empty() {

@@ -339,7 +339,7 @@ impl ResponsesDraft {
         };
         verbosity.into_iter().for_each(|word| conversation.ask_verbosity(word));
         if !continues {
-            items::check(&conversation)?;
+            items::check(&conversation, &origins)?;
         }
         Ok(Call {
             origins,

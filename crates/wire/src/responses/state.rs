@@ -71,7 +71,7 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     first.extend(rest);
     conversation.messages = first;
     call.origins = origins;
-    items::check(conversation)?;
+    items::check(conversation, &call.origins)?;
     Ok(call)
 }
 
