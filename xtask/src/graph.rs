@@ -59,6 +59,7 @@ const CRATES: &[CrateRule] = &[
     rule("limits", Gateway, &[]),
     rule("ledger", Gateway, &[]),
     rule("moderation", Gateway, &[]),
+    rule("agent", Gateway, &[]),
     rule("objects", Gateway, &[]),
     rule("fleet", Gateway, &["engine-api"]),
     rule("worker", Gateway, &["engine-api", "call-api"]),

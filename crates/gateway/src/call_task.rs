@@ -225,6 +225,13 @@ impl CallTask {
                 break ending;
             }
         };
+        let ending = match ending {
+            // What earlier rounds used is not undone.
+            CallEnding::Refused(rejection) if self.settlement.has_ended_rounds() => {
+                CallEnding::Failed(rejection)
+            }
+            ending => ending,
+        };
         let ending = self.held(ending).await;
         self.round.note(&mut self.context, self.reply.as_mut(), &ending);
         self.note_screened(&ending);

@@ -199,7 +199,9 @@ impl CallSettlement {
     pub(crate) fn price(&self, usage: &Usage, context: &RequestContext) -> NanoDollars {
         let bill = CallBill { charged: *usage, lost: Usage::default(), outcome: SettleOutcome::Completed };
         let parts = self.by_round(&bill, context.record.price_tier);
-        let cost = NanoDollars::checked_sum(parts.flat_map(|part| part.prices.cost(&part.charged)));
+        let cost = NanoDollars::checked_sum(
+            parts.map(|part| part.prices.cost(&part.charged).unwrap_or(NanoDollars::MAX)),
+        );
         cost.unwrap_or(NanoDollars::MAX).min(context.record.held)
     }
 

@@ -47,6 +47,11 @@ impl Lease {
         self.held.taken.lock().tokens.unwrap_or(0)
     }
 
+    /// Whether the lease has taken tokens. Calls that limits do not count take none.
+    pub fn counts_tokens(&self) -> bool {
+        self.held.taken.lock().tokens.is_some()
+    }
+
     /// Time at which the lease expires.
     pub fn expires(&self) -> UnixNanos {
         UnixNanos::new(self.held.expires.load(Ordering::Relaxed))

@@ -58,7 +58,7 @@ impl CallSettlement {
             return Err(too_many_rounds());
         }
         if let Some(lease) = &mut self.lease
-            && context.copy().is_none()
+            && lease.counts_tokens()
         {
             if let Some(fetch) = lease.fetch_quota(&[], tokens, now) {
                 fetch.await;

