@@ -108,7 +108,7 @@ impl Engine for EmbeddedEngine {
     }
 
     fn release_pins(&self, owner: RequestId) {
-        self.intake.shared.lock().scheduler.release_pins(owner);
+        self.intake.release_pins(owner);
     }
 
     fn load(&self) -> LoadReport {

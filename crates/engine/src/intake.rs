@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_domain::{PrefixKeys, Sampling};
+use headrace_domain::{PrefixKeys, RequestId, Sampling};
 use headrace_engine_api::{
     Capabilities, EngineHealth, GrammarFailed, GroupBlocks, Job, JobTicket, LoadReport, Priority, ReportAge,
     ResumeSupport, SubmitRefusal, channel,
@@ -205,6 +205,11 @@ impl Intake {
 
     pub(crate) fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         self.shared.lock().scheduler.cached_prefix(keys)
+    }
+
+    /// Releases what a call holds in the prefix cache.
+    pub(crate) fn release_pins(&self, owner: RequestId) {
+        self.shared.lock().scheduler.release_pins(owner);
     }
 
     pub(crate) fn load(&self) -> LoadReport {

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use headrace_domain::PrefixKeys;
+use headrace_domain::{PrefixKeys, RequestId};
 use headrace_engine_api::{Capabilities, Job, JobError, JobTicket, LoadReport, SubmitRefusal};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kv_layout::{BlockTables, StateSlots};
@@ -231,6 +231,16 @@ impl Stepper {
     /// Returns the number of a prompt's leading tokens that are in the prefix cache.
     pub fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
         self.intake.cached_prefix(keys)
+    }
+
+    /// Releases what a call holds in the prefix cache ([`Job::held`]).
+    pub fn release_pins(&self, owner: RequestId) {
+        self.intake.release_pins(owner);
+    }
+
+    /// Returns the number of pinned and reserved blocks over all cache groups.
+    pub fn pinned_blocks(&self) -> usize {
+        self.intake.shared.lock().scheduler.pinned_blocks().iter().sum()
     }
 
     /// Checks that the scheduler's records are consistent. For tests.

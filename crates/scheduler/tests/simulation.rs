@@ -27,6 +27,8 @@ const STILL_TOKENS: usize = (912 + 1024) * (2 + 3 + 4);
 
 /// Number of tenants.
 const TENANTS: usize = 4;
+/// Calls that hold prefixes.
+const CALLS: u64 = 5;
 
 #[derive(Debug)]
 struct Known {

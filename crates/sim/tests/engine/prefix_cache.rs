@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{CacheLife, CacheMiss, CachePin, MissReason, Sampling};
+use headrace_domain::{CacheLife, CacheMiss, CachePin, HeldPrefix, MissReason, RequestId, Sampling};
 use headrace_engine_api::{Job, Tenant};
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{Computed, ScriptedForward, ToyVocabulary};
@@ -173,4 +173,59 @@ fn what_a_call_has_kept_is_told_to_the_block() {
     assert_eq!(more.engine.pinned_blocks + 6, share.min(6 + whole));
     assert_eq!(more.engine.pinned_blocks + more.engine.unpinned_blocks, whole);
     assert_eq!(more.usage.cache_write, u64::from(more.engine.pinned_blocks) * 16);
+}
+
+/// What a call holds outlives a flood of other prompts, costs no one anything, and is gone when the call releases it,
+/// even if its job still runs.
+#[test]
+fn what_a_call_holds_stays_until_the_call_releases_it() {
+    let limits = SchedulerConfig { context_window: 1024, ..roomy() };
+    let base = prompt(1);
+    let held = HeldPrefix { owner: RequestId::from_bits(7), tokens: base.len() as u32 };
+    let whole = base.len() / 16;
+    for (holds, releases, kept) in [(true, false, true), (true, true, false), (false, false, false)] {
+        let (mut bench, _) = world(limits.clone());
+        let first = Job { held: holds.then_some(held), ..job(&base, sampling(2)) };
+        let (plain, _) = bench.ask(Job { salt: salt(9), tenant: Tenant(9), ..job(&base, sampling(2)) });
+        let (answer, report) = bench.ask(first.clone());
+        assert_eq!(answer, plain, "what is held changes no answer");
+        assert_eq!((report.usage.cache_writes(), report.engine.pinned_blocks), (0, 0), "no one asked for it");
+        assert_eq!(bench.stepper.pinned_blocks(), if holds { whole } else { 0 });
+        // A second round of the same call holds the same blocks once.
+        bench.ask(first);
+        assert_eq!(bench.stepper.pinned_blocks(), if holds { whole } else { 0 });
+        if releases {
+            bench.stepper.release_pins(held.owner);
+            assert_eq!(bench.stepper.pinned_blocks(), 0);
+        }
+        for user in 20..60 {
+            let flood: Vec<u32> = (0..500).map(|i| (user * 29 + i * 7) % 64).collect();
+            bench.ask(Job { salt: salt(3), tenant: Tenant(3), ..job(&flood, sampling(2)) });
+        }
+        let (_, again) = bench.ask(job(&base, sampling(2)));
+        let found = again.usage.cached_input as usize;
+        assert_eq!(found >= base.len() - 16, kept, "{found} of {}", base.len());
+        bench.stepper.release_pins(held.owner);
+        assert_eq!(bench.stepper.pinned_blocks(), 0, "at its baseline");
+    }
+}
+
+#[test]
+fn a_call_that_releases_early_holds_nothing_of_a_job_that_still_runs() {
+    let limits = SchedulerConfig { context_window: 1024, step_tokens: 64, max_chunk: 64, ..roomy() };
+    let base = prompt(1);
+    let held = HeldPrefix { owner: RequestId::from_bits(7), tokens: base.len() as u32 };
+    for steps in [0, 1, 3, 20] {
+        let (mut bench, _) = world(limits.clone());
+        let mut reader = bench.submit(Job { held: Some(held), ..job(&base, sampling(4)) });
+        for _ in 0..steps {
+            bench.step();
+        }
+        bench.stepper.release_pins(held.owner);
+        assert_eq!(bench.stepper.pinned_blocks(), 0, "after {steps} steps");
+        bench.run();
+        reader.pump();
+        assert!(reader.report.is_some(), "the job itself goes on");
+        assert_eq!(bench.stepper.pinned_blocks(), 0, "after {steps} steps");
+    }
 }
