@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{AbortReason, AnswerFrames, BrokenBody, MemoryReservation, TransportOutlet};
+use headrace_domain::SentAnswer;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::recorded_copy::RecordedCopy;
+use crate::sent_hash::SentHash;
 
 /// Frames are joined up to this size, so that a slow reader takes few large frames.
 const JOIN_BYTES: usize = 16 * 1024;
@@ -60,6 +62,8 @@ struct DeliveryShared {
     state: Mutex<DeliveryState>,
     /// Notified when the reader takes something or goes away.
     reader: Notify,
+    /// Hashes what the reader takes, while `is_hashed` says so. Locked after the state, and not while bytes are put in.
+    sent: Mutex<SentHash>,
     /// The call's memory reservation, held until both ends are gone.
     _memory: Arc<MemoryReservation>,
 }
@@ -81,6 +85,7 @@ struct DeliveryState {
     outlet: Option<Arc<dyn TransportOutlet>>,
     kept: Option<Box<DeliveredCopy>>,
     recorded: Option<Box<RecordedCopy>>,
+    is_hashed: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,7 +119,8 @@ pub struct DeliveryCut {
 /// Creates a body. The sender reports that it is full once `limit_bytes` are unread.
 pub fn channel(limit_bytes: usize, memory: Arc<MemoryReservation>) -> (DeliverySender, Delivery) {
     let (state, reader) = (Mutex::new(DeliveryState::default()), Notify::new());
-    let shared = Arc::new(DeliveryShared { state, reader, _memory: memory });
+    let sent = Mutex::default();
+    let shared = Arc::new(DeliveryShared { state, reader, sent, _memory: memory });
     (DeliverySender { shared: Arc::clone(&shared), limit_bytes }, Delivery { shared })
 }
 
@@ -184,6 +190,23 @@ impl DeliverySender {
     pub fn recorded(&self) -> Option<(Bytes, bool)> {
         let recorded = self.shared.state.lock().recorded.take()?;
         Some(recorded.into_parts())
+    }
+
+    /// Hashes what the reader takes. Must be called before it takes anything.
+    pub fn hash(&self) {
+        self.shared.state.lock().is_hashed = true;
+    }
+
+    /// Returns hash and length of what the reader has taken and of what still waits for it, and hashes no more. `None` if
+    /// nothing is hashed.
+    pub fn sent(&self) -> Option<SentAnswer> {
+        let mut state = self.shared.state.lock();
+        if !std::mem::take(&mut state.is_hashed) {
+            return None;
+        }
+        let mut sent = self.shared.sent.lock();
+        state.frames.iter().for_each(|frame| sent.add(&frame.bytes));
+        Some(std::mem::take(&mut *sent).finish())
     }
 
     /// Takes the copy of everything that was pushed. `None` if none was kept or it was given up.
@@ -291,7 +314,11 @@ impl AnswerFrames for Delivery {
             state.taken_tokens = frame.tokens;
             state.taken_frames += 1;
             state.within = frame.continues;
+            let sent = state.is_hashed.then(|| self.shared.sent.lock());
             drop(state);
+            if let Some(mut sent) = sent {
+                sent.add(&frame.bytes);
+            }
             self.shared.reader.notify_one();
             return Poll::Ready(Some(Ok(frame.into_bytes())));
         }

@@ -14,6 +14,7 @@ mod rates;
 mod recorded_copy;
 mod rejection;
 mod render_gate;
+mod sent_hash;
 
 pub use answer::{Answer, AnswerBody, AnsweredRequest, KEPT_ANSWER_BYTES, keep_memory};
 pub use answer_origins::{AnswerOrigin, AnswerOrigins};
@@ -28,3 +29,4 @@ pub use rates::rate_headers;
 pub use recorded_copy::RecordedCopy;
 pub use rejection::{Rejection, RejectionFacts, unauthenticated};
 pub use render_gate::{NoTurn, RenderGate, RenderPermit};
+pub use sent_hash::{sent_by, sent_whole};

@@ -63,6 +63,7 @@ impl TraceRecord {
             failed_with: _,
             shadow_of: _,
             replay_of: _,
+            sent: _,
             worker_job: _,
         } = self;
         let mut found = forget_user(user, name);

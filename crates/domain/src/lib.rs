@@ -33,6 +33,7 @@ mod response;
 pub mod rfc3339;
 mod round;
 mod sampling;
+mod sent_answer;
 mod shadow;
 mod shown;
 mod stage;
@@ -82,6 +83,7 @@ pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob}
 pub use response::ResponseAsk;
 pub use round::{RoundOutcome, RoundTimes, TraceRound};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
+pub use sent_answer::{SentAnswer, Sha256Hash};
 pub use shadow::{ShadowComparison, ShadowOf, ShadowedCall};
 pub use shown::steers_terminals;
 pub use stage::{Stage, StageSpan};

@@ -464,6 +464,9 @@ pub struct TraceRecord {
     /// The request whose stored answer was returned, because both have one idempotency key. `None` if the request ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay_of: Option<RequestId>,
+    /// Hash and length of the answer's body as the client got it. `None` if they were not taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Box<crate::SentAnswer>>,
     /// The gateway's call that this job was run for. `None` unless the record is of a worker job: such a record is no call, has no
     /// caller here, and costs nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -525,6 +528,7 @@ impl TraceRecord {
             failed_with: None,
             shadow_of: None,
             replay_of: None,
+            sent: None,
             worker_job: None,
         }
     }

@@ -99,6 +99,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 ///   did (`action`), its `kind`, the `place`, and the action that it would have taken in a `dry_run`.
 /// - `connection`: the number of earlier requests on the connection, and for how long it had been open.
 /// - `replay_of`: set if the request got the stored answer of this request, because both have one idempotency key.
+/// - `sent`: `sha256` and number of `bytes` of the answer's body as the client got it. Set if `receipts.answer_hash` is on.
 /// - `worker_job`: set if the record is a job that was run for another server. Has the `call` there.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
@@ -220,6 +221,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
     }
     if let Some(first) = &record.replay_of {
         whole["replay_of"] = first.to_string().into();
+    }
+    if let Some(sent) = &record.sent {
+        whole["sent"] = json!(sent);
     }
     if let Some(job) = &record.worker_job {
         whole["worker_job"] = json!({ "call": job.call.to_string() });
