@@ -1,9 +1,10 @@
-//! The settings of what leaves for customers and bookkeeping: webhooks and invoices. Must not know how they are read.
+//! The settings of what leaves for customers and bookkeeping: receipts, webhooks and invoices. Must not know how they are read.
 
 use super::field::{SettingField, field};
 use super::value::SettingKind;
 
 /// Names of settings that are read one by one.
+pub(super) const ANSWER_HASH: &str = "receipts.answer_hash";
 pub(super) const WEBHOOKS: &str = "webhooks";
 pub(super) const INVOICE_SERIES: &str = "invoices.series";
 pub(super) const INVOICE_ZONE: &str = "invoices.zone";
@@ -17,8 +18,14 @@ pub(super) const INVOICE_DUE_DAYS: &str = "invoices.due_days";
 pub(super) const INVOICE_NOTE: &str = "invoices.note";
 pub(super) const INVOICE_BUYERS: &str = "invoices.buyers";
 
-/// The settings of webhooks and invoices.
+/// The settings of receipts, webhooks and invoices.
 pub(super) const FIELDS: &[SettingField] = &[
+    field(
+        ANSWER_HASH,
+        SettingKind::Flag,
+        "true",
+        "Whether the bytes of an answer are hashed as they are sent (SHA-256), so that its receipt has their hash and length. Costs about a microsecond for each 1.5 KB of an answer. See [receipts](receipts.md).",
+    ),
     field(
         WEBHOOKS,
         SettingKind::Tables,

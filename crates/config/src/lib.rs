@@ -68,6 +68,7 @@ use headrace_wire::WireLimits;
 use headrace_worker::WorkerSecret;
 
 use self::arithmetic::ArithmeticConfig;
+use self::billing_fields::ANSWER_HASH;
 use self::key_text::read_key;
 use self::layers::{SettingLayers, SettingOrigin};
 use self::value::ParsedValue;
@@ -386,6 +387,7 @@ impl SettingsReader {
             },
             object_retention: self.duration("objects.retention"),
             idempotency: self.idempotency(),
+            hash_answers: self.is_on(ANSWER_HASH),
             records: self.record_policy(),
             client_address: self.client_address(),
             wire: WireLimits { skip_hosted_tools: self.is_on("responses.skip_hosted_tools"), ..self.wire() },

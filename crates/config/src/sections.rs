@@ -29,6 +29,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "webhooks",
         "Endpoints that receive alerts and other events: one `[[webhooks]]` table per endpoint. `headrace webhooks` shows their state",
     ),
+    ("receipts", "Signed statements about single calls. See [receipts](receipts.md)"),
     ("invoices", "Invoices for organisations by month. See [monthly invoices](recipes/monthly-invoices.md)"),
     (
         "free_tiers",

@@ -156,6 +156,9 @@ impl CallTask {
         let ticker = gateway.hold_keeper().join(settlement.hold(), context.record.key.clone());
         let mut line = ClientStream::new(gateway.config(), head, headers, &work);
         line.runs_on = features::runs_on(gateway, &context, &work);
+        if features::is_answer_hashed(gateway, &context, &work) {
+            line.hash();
+        }
         if let Some(copy) = features::on_task(gateway, &context, &work) {
             line.sender.keep(copy);
         }
@@ -388,6 +391,7 @@ impl CallTask {
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
         attempt(|| context.seal(outcome));
         attempt(|| features::on_verdict(gateway, &mut context, verdict));
+        attempt(|| context.record.sent = line.sent().map(Box::new));
         attempt(|| features::on_recorded_end(gateway, &mut context, line.sender.recorded()));
         let sent = line.sender.kept();
         let copy = guarded(features::on_end(gateway, &mut context, sent)).await.flatten();

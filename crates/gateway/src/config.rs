@@ -128,6 +128,8 @@ pub struct GatewayConfig {
     pub object_retention: Duration,
     /// How answers are kept for repeated requests.
     pub idempotency: IdempotencyConfig,
+    /// Whether the bytes of answers are hashed as they are sent, for receipts.
+    pub hash_answers: bool,
     /// What is recorded of the calls of projects that set no policy.
     pub records: RecordPolicy,
     /// What traces record of clients' addresses.
@@ -167,6 +169,7 @@ impl Default for GatewayConfig {
             memory: MemoryBounds::default(),
             object_retention: Duration::from_secs(30 * 24 * 3600),
             idempotency: IdempotencyConfig::default(),
+            hash_answers: false,
             records: RecordPolicy::default(),
             client_address: ClientAddressPolicy::default(),
             wire: WireLimits::default(),

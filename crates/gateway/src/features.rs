@@ -5,6 +5,7 @@ mod batches;
 mod canaries;
 mod idempotency;
 mod recorded_content;
+mod sent_answers;
 mod sessions;
 mod shadow_copies;
 mod stored_responses;
@@ -179,6 +180,11 @@ pub(crate) fn on_recorded_task(
     work: &RenderedWork,
 ) -> Option<RecordedCopy> {
     recorded_content::on_task(gateway, context, work)
+}
+
+/// When the call's task begins: whether the answer's bytes are hashed.
+pub(crate) fn is_answer_hashed(gateway: &Gateway, context: &RequestContext, work: &RenderedWork) -> bool {
+    sent_answers::on_task(gateway, context, work)
 }
 
 /// When the call has ended, before its trace is recorded. `sent` is what was recorded of the answer.

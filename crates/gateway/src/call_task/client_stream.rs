@@ -9,7 +9,9 @@ use headrace_call_api::AbortReason;
 use headrace_call_state::{
     Answer, AnswerBody, Rejection,
     delivery::{self, Delivery, DeliveryCut, DeliverySender},
+    sent_whole,
 };
+use headrace_domain::SentAnswer;
 use tokio::sync::oneshot;
 
 use crate::config::GatewayConfig;
@@ -30,6 +32,10 @@ pub(super) struct ClientStream {
     streamed: bool,
     /// The call continues if the client leaves before the head of its answer.
     pub(super) runs_on: bool,
+    /// The body is hashed as it is sent.
+    is_hashed: bool,
+    /// What is sent, if that is known before the body is read.
+    sent: Option<SentAnswer>,
     stall: StallClock,
 }
 
@@ -71,8 +77,22 @@ impl ClientStream {
             content_type: "application/json",
             streamed: work.call.stream,
             runs_on: false,
+            is_hashed: false,
+            sent: None,
             stall: StallClock::default(),
         }
+    }
+
+    /// Hashes the body as it is sent.
+    pub(super) fn hash(&mut self) {
+        self.is_hashed = true;
+        self.sender.hash();
+    }
+
+    /// Takes hash and length of the body: what the transport took, and what still waits for it. `None` if the body is
+    /// not hashed.
+    pub(super) fn sent(&mut self) -> Option<SentAnswer> {
+        self.sent.take().or_else(|| self.sender.sent())
     }
 
     /// Whether the answer is a stream whose head has not gone out yet.
@@ -145,6 +165,10 @@ impl ClientStream {
         let bytes = u64::try_from(end.len()).unwrap_or(u64::MAX);
         self.sender.push(&mut end, tokens);
         self.sender.finish();
+        if self.runs_on {
+            // Each repeat of the request gets this answer, also if this client is gone.
+            self.sent = self.sender.sent();
+        }
         if self.streamed {
             self.begin(context);
         } else {
@@ -177,6 +201,13 @@ impl ClientStream {
     /// Sends an error's status and body. Returns `false` if the head of another answer has gone out.
     pub(super) fn refuse(&mut self, context: &RequestContext, rejection: &Rejection) -> bool {
         let answer = rejection.answer(context);
-        self.head.take().is_some_and(|head| head.send(answer).is_ok())
+        let Some(head) = self.head.take() else { return false };
+        let sent = match &answer.body {
+            AnswerBody::Whole(body) if self.is_hashed => Some(sent_whole(body)),
+            _ => None,
+        };
+        let is_sent = head.send(answer).is_ok();
+        self.sent = sent.filter(|_| is_sent);
+        is_sent
     }
 }

@@ -49,6 +49,7 @@ mod revoked;
 mod routes;
 mod screened;
 mod scripted_server;
+mod sent;
 mod shadows;
 mod swaps;
 mod thoughts;

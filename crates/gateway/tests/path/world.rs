@@ -451,6 +451,8 @@ pub(crate) struct Setup {
     pub(crate) idempotency: IdempotencyConfig,
     /// The store for them.
     pub(crate) answers: Arc<dyn AnswerStore>,
+    /// The bytes of answers are hashed.
+    pub(crate) hash_answers: bool,
     /// The store of files and batches.
     pub(crate) files: Option<Arc<dyn BatchStore>>,
 }
@@ -482,6 +484,7 @@ impl Default for Setup {
             wire: WireLimits::default(),
             idempotency: IdempotencyConfig::default(),
             answers: Arc::new(MemoryAnswers::new(1 << 30)),
+            hash_answers: false,
             files: None,
         }
     }
@@ -563,6 +566,7 @@ impl World {
             memory: setup.memory,
             wire: setup.wire.clone(),
             idempotency: setup.idempotency,
+            hash_answers: setup.hash_answers,
             ..GatewayConfig::default()
         };
         let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>).within(region);

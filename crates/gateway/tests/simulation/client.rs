@@ -9,8 +9,8 @@ use headrace_call_api::{
     AbortReason, AnswerFrames, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
     RequestTarget,
 };
-use headrace_call_state::{Answer, AnswerBody, Delivery};
-use headrace_domain::Endpoint;
+use headrace_call_state::{Answer, AnswerBody, Delivery, sent_whole};
+use headrace_domain::{Endpoint, SentAnswer};
 use headrace_gateway::Gateway;
 use serde_json::json;
 
@@ -46,6 +46,8 @@ pub(crate) struct ClientView {
     /// How the body ended. `None` if it did not look.
     pub(crate) end: Option<Result<(), BrokenBody>>,
     pub(crate) text: String,
+    /// All bytes that it has received.
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// Longer than every timeout.
@@ -92,8 +94,16 @@ pub(crate) async fn call(
         started_mono_ns: clock.mono(),
         connection: None,
     };
-    let mut view =
-        ClientView { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
+    let mut view = ClientView {
+        habit,
+        streamed,
+        status: None,
+        id: None,
+        tokens: 0,
+        end: None,
+        text: String::new(),
+        bytes: Vec::new(),
+    };
     let call = async {
         match gateway.admit(RequestHead { target: RequestTarget::Call(Endpoint::Completions), caller }) {
             Ok(admission) => gateway.serve(admission, Bytes::from(body.to_string())).await,
@@ -110,7 +120,10 @@ pub(crate) async fn call(
     };
     view.see(&answer);
     match answer.body {
-        AnswerBody::Whole(bytes) => view.text = String::from_utf8(bytes.to_vec()).unwrap(),
+        AnswerBody::Whole(bytes) => {
+            view.text = String::from_utf8(bytes.to_vec()).unwrap();
+            view.bytes = bytes.to_vec();
+        }
         AnswerBody::Stream(body) | AnswerBody::Long { body, .. } => view.read(body, random).await,
     }
     view
@@ -121,6 +134,17 @@ impl ClientView {
         self.status = Some(answer.status);
         let id = answer.headers.iter().find(|(name, _)| *name == "x-request-id");
         self.id = Some(id.expect("every answer names its request").1.clone());
+    }
+
+    /// Checks the hash in the trace of its call. A client that stops to read may have got less.
+    pub(crate) fn check_sent(&self, sent: Option<&SentAnswer>) {
+        let Some(sent) = sent else { return };
+        let got = sent_whole(&self.bytes);
+        let is_whole = self.end == Some(Ok(())) || self.status.is_some_and(|status| status != 200);
+        assert!(
+            if is_whole { got == *sent } else { got.bytes <= sent.bytes },
+            "{sent:?} and {got:?}: {self:?}"
+        );
     }
 
     async fn read(&mut self, mut body: Delivery, mut random: Random) {
@@ -138,6 +162,7 @@ impl ClientView {
                 Some(Ok(bytes)) => {
                     assert!(bytes.len() <= 64 * 1024, "no frame is larger than a transport needs");
                     let text = String::from_utf8(bytes.to_vec()).unwrap();
+                    self.bytes.extend_from_slice(&bytes);
                     self.tokens += text.chars().filter(|c| *c == MARK).count() as u64;
                     self.text = text;
                 }

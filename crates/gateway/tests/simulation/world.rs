@@ -375,6 +375,7 @@ impl World {
             stall_timeout: STALL,
             hold_lifetime: Duration::from_secs(20 + random.below(100)),
             delivery_buffer_bytes: 1 << (10 + random.below(9)),
+            hash_answers: true,
             ..GatewayConfig::default()
         };
         let offer = CatalogOffer {
@@ -594,6 +595,7 @@ fn check_call(view: &ClientView, trace: &TraceRecord) {
         return;
     }
     check_attempts(view, trace);
+    view.check_sent(trace.sent.as_deref());
     let ended_well = view.end == Some(Ok(())) && !view.text.contains("error");
     match &trace.outcome {
         CallOutcome::Completed { .. } => {
