@@ -1,5 +1,6 @@
 """Receipts and webhooks, read by the libraries that customers have: PyJWT, and Standard Webhooks' own."""
 
+import hashlib
 import http.server
 import json
 import queue
@@ -40,6 +41,17 @@ def test_another_library_verifies_a_receipt(server):
     other = payload[:-2] + ("A" if payload[-2] != "A" else "B") + payload[-1]
     with pytest.raises(jwt.InvalidTokenError):
         jwt.decode(f"{start}.{other}.{signature}", key.key, algorithms=["EdDSA"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_receipt_has_the_hash_of_the_bytes_that_the_client_got(server, stream):
+    create = server.openai().chat.completions.with_streaming_response.create
+    with create(model=MODEL, messages=say("What is prefill?"), max_tokens=4, stream=stream) as answer:
+        body = b"".join(answer.iter_bytes())
+        identity = answer.headers["x-request-id"]
+    sent = server.get(f"/v1/receipts/{identity}")["content"]["sent"]
+    assert sent == {"sha256": hashlib.sha256(body).hexdigest(), "bytes": len(body)}
+    assert server.get(f"/v1/requests/{identity}")["sent"] == sent
 
 
 class Endpoint(http.server.BaseHTTPRequestHandler):

@@ -167,6 +167,49 @@ async fn receipts_are_made_for_their_project_verified_offline_and_outlive_a_rota
     assert!(bad.status.code() == Some(1) && said(&bad).contains("not a valid receipt"), "{}", said(&bad));
 }
 
+/// The hash is of the bytes that a client reads, and the command compares them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receipt_has_the_hash_of_the_answer_that_the_client_got() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::up(dir.path(), &["--admin-listen", "off"]);
+    let (file, answer_file) = (dir.path().join("receipt.json"), dir.path().join("answer"));
+    let verify = |answer: &str| {
+        let file = file.to_str().unwrap();
+        server.command(&["receipt", "verify", file, "--keys", &server.url, "--answer", answer])
+    };
+    for more in [json!({ "max_tokens": 4 }), json!({ "max_tokens": 4, "stream": true })] {
+        let answer = server.send(&server.key, &question(more)).await;
+        let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+        let body = answer.bytes().await.unwrap();
+        std::fs::write(&file, receipt(&server, &id).await).unwrap();
+        std::fs::write(&answer_file, &body).unwrap();
+        let same = verify(answer_file.to_str().unwrap());
+        let length = format!("{} bytes", body.len());
+        assert!(same.status.success() && said(&same).contains(&length), "{}", said(&same));
+        std::fs::write(&answer_file, &body[1..]).unwrap();
+        let other = verify(answer_file.to_str().unwrap());
+        let shorter = format!("{} bytes", body.len() - 1);
+        assert_eq!(other.status.code(), Some(1));
+        for part in ["not the answer that was sent", &length, &shorter] {
+            assert!(said(&other).contains(part), "{}", said(&other));
+        }
+    }
+    let missing = verify(dir.path().join("none").to_str().unwrap());
+    assert!(!missing.status.success() && said(&missing).contains("none"), "{}", said(&missing));
+    drop(server);
+    let off = Server::up(dir.path(), &["--set", "receipts.answer_hash=false", "--admin-listen", "off"]);
+    let id = call(&off).await;
+    std::fs::write(&file, receipt(&off, &id).await).unwrap();
+    let none = off.command(&[
+        "receipt",
+        "verify",
+        file.to_str().unwrap(),
+        "--answer",
+        answer_file.to_str().unwrap(),
+    ]);
+    assert!(!none.status.success() && said(&none).contains("no hash of the answer"), "{}", said(&none));
+}
+
 /// A webhook that an endpoint received.
 struct ReceivedEvent {
     id: String,

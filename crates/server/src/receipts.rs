@@ -1,9 +1,11 @@
 //! Receipts: signed statements about one call, which anyone can verify with the published keys. Made when they are asked
 //! for, from the trace and the row of the journal. Must not know who asks.
 
+mod answer_check;
 mod document;
 mod live;
 
+pub use answer_check::{AnswerFault, check_answer};
 pub use document::{RECEIPT_TYPE, receipt_json};
 pub use headrace_jwt::TextKeySet as ReceiptKeys;
 pub(crate) use live::LiveReceipts;

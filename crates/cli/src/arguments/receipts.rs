@@ -35,6 +35,9 @@ pub(crate) enum ReceiptCommand {
         /// Certificate authority (PEM) of that server
         #[arg(long, value_name = "FILE")]
         ca: Option<PathBuf>,
+        /// Also compare the saved body of the answer with the receipt
+        #[arg(long, value_name = "FILE")]
+        answer: Option<PathBuf>,
     },
     /// Print the public keys, as /.well-known/headrace-receipts.json has them
     Keys,

@@ -1,5 +1,6 @@
 //! `headrace receipt`: makes the receipt of a call, verifies receipts, and manages the keys that sign them.
 
+use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,11 +8,14 @@ use std::process::ExitCode;
 use headrace_admin::{AdminCommand, AdminReply};
 use headrace_client::{Client, ClientConfig};
 use headrace_config::ca::read_ca;
+use headrace_domain::SentAnswer;
 use headrace_server::datadir::{self, ReceiptKeyAct, SecretFiles};
-use headrace_server::receipts::ReceiptKeys;
-use headrace_server::receipts::{RECEIPT_KEYS_PATH, ReceiptSigner, parse_receipt_keys, verify_receipt};
+use headrace_server::receipts::{
+    AnswerFault, RECEIPT_KEYS_PATH, ReceiptKeys, ReceiptSigner, check_answer, parse_receipt_keys,
+    verify_receipt,
+};
 use headrace_terminal::output;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::arguments::receipts::{ReceiptArgs, ReceiptCommand};
 use crate::arguments::{NamedCall, ServerArgs};
@@ -25,8 +29,9 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 pub(crate) fn run(args: ReceiptArgs) -> ExitCode {
     let ReceiptArgs { at, call, command } = args;
     match (command, call) {
-        (Some(ReceiptCommand::Verify { file, keys, ca }), _) => {
-            print(verify(&at, &file, keys.as_deref(), ca.as_deref()))
+        (Some(ReceiptCommand::Verify { file, keys, ca, answer }), _) => {
+            let verified = verify(&at, &file, keys.as_deref(), ca.as_deref());
+            print(verified.and_then(|content| shown(&at, content, answer.as_deref())))
         }
         (Some(ReceiptCommand::Keys), _) => print(own_keys(&at).map(|keys| format!("{:#}\n", keys.json()))),
         (Some(ReceiptCommand::Rotate), _) => execute(&at, AdminCommand::RotateReceiptKey, describe),
@@ -72,13 +77,16 @@ fn own_keys(at: &ServerArgs) -> Result<ReceiptKeys, CommandError> {
     Ok(signer(at)?.public().clone())
 }
 
-/// Verifies a receipt, and returns its content as text.
+/// A receipt that was verified: its content, and the id of the key.
+type VerifiedReceipt = (Map<String, Value>, String);
+
+/// Verifies a receipt.
 fn verify(
     at: &ServerArgs,
     file: &Path,
     keys: Option<&str>,
     ca: Option<&Path>,
-) -> Result<String, CommandError> {
+) -> Result<VerifiedReceipt, CommandError> {
     let keys = match keys {
         None => own_keys(at)?,
         Some(from) => {
@@ -91,6 +99,16 @@ fn verify(
     let (content, key) = verify_receipt(&keys, &text).map_err(|error| {
         CommandError::Other(format!("{} is not a valid receipt: {error}", file.display()))
     })?;
+    Ok((content, key.to_owned()))
+}
+
+/// Checks `answer` against a receipt, and returns the receipt's content as text.
+fn shown(
+    at: &ServerArgs,
+    (content, key): VerifiedReceipt,
+    answer: Option<&Path>,
+) -> Result<String, CommandError> {
+    let checked = answer.map(|file| checked_answer(&content, file)).transpose()?;
     let content = Value::Object(content);
     if at.json {
         return Ok(format!("{content:#}\n"));
@@ -100,8 +118,11 @@ fn verify(
         output::shown_line(found.unwrap_or("–")).into_owned()
     };
     let number = |pointer: &str| content.pointer(pointer).map_or_else(String::new, Value::to_string);
+    let answer = checked.map_or_else(String::new, |sent| {
+        format!("the answer is the one that was sent: SHA-256 {}, {} bytes\n", sent.sha256, sent.bytes)
+    });
     Ok(format!(
-        "valid: signed with the key {key}\nrequest {} of key {}, project {}, organisation {}\nmodel {}, settled {}\n\
+        "valid: signed with the key {key}\n{answer}request {} of key {}, project {}, organisation {}\nmodel {}, settled {}\n\
          charged ${}\njournal row {}, checksum {}\n",
         text("/request"),
         text("/key"),
@@ -115,6 +136,13 @@ fn verify(
     ))
 }
 
+/// Checks that the receipt is of the answer in this file.
+fn checked_answer(content: &Map<String, Value>, file: &Path) -> Result<SentAnswer, CommandError> {
+    let checked = File::open(file).map_err(AnswerFault::Unreadable);
+    let checked = checked.and_then(|opened| check_answer(content, opened));
+    checked.map_err(|fault| CommandError::Other(format!("{}: {fault}", file.display())))
+}
+
 /// Reads a file, or standard input for `-`.
 fn read(file: &Path) -> Result<String, CommandError> {
     let failed = |error: std::io::Error| CommandError::Other(format!("{}: {error}", file.display()));
@@ -122,7 +150,7 @@ fn read(file: &Path) -> Result<String, CommandError> {
     if file == Path::new("-") {
         std::io::stdin().take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     } else {
-        let opened = std::fs::File::open(file).map_err(failed)?;
+        let opened = File::open(file).map_err(failed)?;
         opened.take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
     }
     Ok(text)

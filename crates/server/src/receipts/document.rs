@@ -22,6 +22,7 @@ const ISSUER: &str = "headrace";
 /// - `prices`: the day whose prices apply (UTC), the service tier, and the caller's tier if it has prices of its own.
 /// - `journal`: number and checksum of the row with the settlement. The checksum covers all rows before it.
 /// - `region`: the region of the gateway that answered, if it has one.
+/// - `sent`: SHA-256 and length of the answer's body as the client got it, if they were taken.
 /// - `answer`: status, length and BLAKE3 hash of the body, if the ledger has them: for calls with an idempotency key.
 pub fn receipt_json(record: &TraceRecord, settlement: &JournaledSettlement) -> Value {
     let HoldSettled { hold, lines, charged, loss, outcome, answer } = &settlement.settled;
@@ -76,6 +77,7 @@ pub fn receipt_json(record: &TraceRecord, settlement: &JournaledSettlement) -> V
             json!({ "cached_blocks": engine.cached_blocks, "prompt_blocks": engine.prompt_blocks })
         }),
         "policy": { "input": record.moderation, "output": policy },
+        "sent": record.sent,
         "answer": answer.as_ref().and_then(|answer| {
             let (hash, bytes) = digest_of(&answer.body)?;
             Some(json!({
