@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use crate::access::{AccessTable, ROOT, RouteRoles};
 use crate::app::AdminApp;
 use crate::listener::OnConnectionLine;
-use crate::org_scope::{check_path, is_open};
+use crate::org_scope::{check_path, closed_reason, is_open};
 use crate::places::NoPlace;
 use crate::problem::ApiProblem;
 use crate::who::{
@@ -143,7 +143,7 @@ fn admit(
         return Err(ApiProblem::new(AdminCode::Role, message));
     }
     if who.operator.org.is_some() {
-        check_scope(app, &who.operator, request, id)?;
+        check_scope(app, &who.operator, access, request, id)?;
     }
     Ok(Some(who))
 }
@@ -152,6 +152,7 @@ fn admit(
 fn check_scope(
     app: &AdminApp,
     operator: &OperatorRecord,
+    access: RouteRoles,
     request: &Request,
     id: Option<&str>,
 ) -> Result<(), ApiProblem> {
@@ -160,8 +161,7 @@ fn check_scope(
     let method = if *request.method() == Method::HEAD { &Method::GET } else { request.method() };
     let route = format!("{method} {pattern}");
     if !is_open(&route) {
-        let message = "an operator of one organisation may not call this route: it concerns the whole server";
-        return Err(ApiProblem::new(AdminCode::Role, message));
+        return Err(ApiProblem::new(AdminCode::Role, closed_reason(&route, &access.words())));
     }
     check_path(app, operator, &route, id)
 }

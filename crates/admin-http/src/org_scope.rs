@@ -45,6 +45,7 @@ const ROUTES: &[(&str, OrgRule)] = &[
     ("GET /budget-alerts", Handler),
     ("GET /budgets", Handler),
     ("GET /credit", Handler),
+    ("GET /free-tiers", Handler),
     ("GET /groups", Handler),
     ("GET /invoice-draft", Handler),
     ("GET /invoices", Handler),
@@ -105,6 +106,20 @@ const ROUTES: &[(&str, OrgRule)] = &[
 /// Whether operators of one organisation may call a route, such as `GET /keys`, as far as their role allows.
 pub(crate) fn is_open(route: &str) -> bool {
     rule_of(route).is_some()
+}
+
+/// Why operators of one organisation may not call a route that is closed to them, and which operators may. `words` names
+/// the roles that the route admits.
+pub(crate) fn closed_reason(route: &str, words: &str) -> String {
+    match route {
+        "PUT /free-tiers/{id}" | "DELETE /free-tiers/{id}" => format!(
+            "a free tier is money that the provider of this server gives: an operator of the whole server sets it, with \
+             one of these roles: {words}. An operator of one organisation may list the free tiers that apply to it"
+        ),
+        _ => {
+            "an operator of one organisation may not call this route: it concerns the whole server".to_owned()
+        }
+    }
 }
 
 fn rule_of(route: &str) -> Option<OrgRule> {

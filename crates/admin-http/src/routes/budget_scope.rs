@@ -1,7 +1,7 @@
-//! What an operator of one organisation sees of budget rules: the rules that count its calls, with the counters of its own
-//! subjects. A subject of an unknown organisation is left out. Must not know how rules are shown.
+//! What an operator of one organisation sees of budget rules and free tiers: those that count its calls, with the counters of
+//! its own subjects. A subject of an unknown organisation is left out. Must not know how rules are shown.
 
-use headrace_admin::{BudgetAlertView, BudgetCounterView, BudgetRuleView};
+use headrace_admin::{BudgetAlertView, BudgetCounterView, BudgetRuleView, FreeTierView};
 use headrace_domain::{KeyId, OrgId, ProjectId};
 use headrace_identity::Directory;
 use headrace_ledger::{BudgetRule, BudgetScope};
@@ -9,12 +9,26 @@ use headrace_ledger::{BudgetRule, BudgetScope};
 /// Leaves of a rule what an organisation may see. `None` if it may not see the rule.
 pub(crate) fn rule_within(directory: &Directory, org: &OrgId, of: BudgetRuleView) -> Option<BudgetRuleView> {
     let BudgetRuleView { rule, raise, limit, counters } = of;
-    if !concerns(directory, org, &rule) {
-        return None;
-    }
-    let is_own = |counter: &BudgetCounterView| is_subject_of(directory, org, &rule, &counter.subject);
-    let counters = counters.into_iter().filter(is_own).collect();
+    let counters = counters_within(directory, org, &rule, counters)?;
     Some(BudgetRuleView { rule, raise, limit, counters })
+}
+
+/// Leaves of a free tier what an organisation may see. `None` if it may not see the free tier.
+pub(crate) fn free_tier_within(directory: &Directory, org: &OrgId, of: FreeTierView) -> Option<FreeTierView> {
+    let FreeTierView { tier, counters } = of;
+    let counters = counters_within(directory, org, &tier.rule, counters)?;
+    Some(FreeTierView { tier, counters })
+}
+
+/// The counters of a rule that belong to an organisation. `None` if the rule does not concern it.
+fn counters_within(
+    directory: &Directory,
+    org: &OrgId,
+    rule: &BudgetRule,
+    counters: Vec<BudgetCounterView>,
+) -> Option<Vec<BudgetCounterView>> {
+    let is_own = |counter: &BudgetCounterView| is_subject_of(directory, org, rule, &counter.subject);
+    concerns(directory, org, rule).then(|| counters.into_iter().filter(is_own).collect())
 }
 
 /// Whether an alert is about a subject of an organisation. An alert of a rule that was removed is about none.

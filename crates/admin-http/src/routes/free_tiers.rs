@@ -1,4 +1,5 @@
-//! Free tiers: list, set and remove them.
+//! Free tiers: list, set and remove them. They are what the provider of the server gives, so an operator of one
+//! organisation only lists those that apply to it.
 
 use axum::extract::State;
 use axum::response::NoContent;
@@ -12,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::app::{AdminApp, unexpected};
 use crate::input::{JsonBody, PathName};
 use crate::problem::ApiProblem;
-use crate::routes::ById;
 use crate::routes::budgets::{BudgetRuleShown, MeasureShown, NewBudgetRule, ScopeShown, WindowShown};
 use crate::routes::lots::run_lot_act;
+use crate::routes::{ById, budget_scope};
 use crate::values::Name;
 use crate::who::AuthenticatedOperator;
 
@@ -74,8 +75,14 @@ pub(crate) async fn list(
     State(app): State<AdminApp>,
     Extension(who): Extension<AuthenticatedOperator>,
 ) -> Result<Json<Vec<FreeTierShown>>, ApiProblem> {
+    let within = |of: FreeTierView| match &who.operator.org {
+        Some(org) => budget_scope::free_tier_within(app.directory(), org, of),
+        None => Some(of),
+    };
     match run_lot_act(&app, &who, LotAct::ListFree).await? {
-        LotReply::FreeTiers(tiers) => Ok(Json(tiers.into_iter().map(Into::into).collect())),
+        LotReply::FreeTiers(tiers) => {
+            Ok(Json(tiers.into_iter().filter_map(within).map(Into::into).collect()))
+        }
         other => Err(unexpected(AdminReply::Lots(other))),
     }
 }

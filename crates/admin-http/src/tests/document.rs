@@ -12,7 +12,7 @@ pub(super) const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /tiers/{id}", "oa"),
     ("DELETE /budgets/{id}", "oab"),
     ("DELETE /free-tiers/{id}", "oab"),
-    ("GET /free-tiers", "oab"),
+    ("GET /free-tiers", "oabOAB"),
     ("GET /lots", "oabOAB"),
     ("POST /lots/{id}/end", "oab"),
     ("POST /orgs/{id}/lots", "oab"),

@@ -303,6 +303,103 @@ async fn budgets_and_their_counters_are_those_of_the_organisation() {
     assert_eq!(removed.status.as_u16(), 403, "operators of one organisation change no rules");
 }
 
+/// Sets a free tier by an operator of the whole server.
+async fn set_free_tier(world: &TestWorld, name: &str, more: Value) {
+    let mut tier = json!({ "scope": "project", "window": "day", "measure": "requests", "limit": "2" });
+    more.as_object().unwrap().iter().for_each(|(field, value)| tier[field] = value.clone());
+    let set = world.by(Role::Billing, Method::PUT, &format!("/free-tiers/{name}"), tier).await;
+    assert!(set.status.is_success(), "{set:?}");
+}
+
+#[tokio::test]
+async fn free_tiers_are_listed_for_the_organisation_and_set_by_the_provider_only() {
+    let world = TestWorld::new();
+    let other = other_org(&world).await;
+    set_free_tier(&world, "all", json!({})).await;
+    set_free_tier(&world, "all-orgs", json!({ "scope": "org" })).await;
+    set_free_tier(&world, "own", json!({ "org": "o" })).await;
+    set_free_tier(&world, "own-project", json!({ "subject": "p" })).await;
+    set_free_tier(&world, "theirs", json!({ "org": "other" })).await;
+    set_free_tier(&world, "their-org", json!({ "scope": "org", "subject": "other" })).await;
+    set_free_tier(&world, "their-project", json!({ "subject": "app" })).await;
+    set_free_tier(&world, "their-key", json!({ "scope": "key", "subject": other.key })).await;
+    let names = |listed: &TestAnswer| -> Vec<String> {
+        let rows = listed.body.as_array().unwrap_or_else(|| panic!("{listed:?}"));
+        rows.iter().map(|row| row["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let all = world.by(Role::Billing, Method::GET, "/free-tiers", Value::Null).await;
+    assert_eq!(names(&all).len(), 8);
+    for role in [Role::Owner, Role::Admin, Role::Billing] {
+        let bearer = format!("Bearer {}", world.org_operator(role));
+        let headers = [("authorization", bearer.as_str())];
+        let call = |method: Method, path: &'static str, body: Value| world.call(method, path, &headers, body);
+        let listed = call(Method::GET, "/admin/v1/free-tiers", Value::Null).await;
+        assert_eq!(names(&listed), ["all", "all-orgs", "own", "own-project"], "{role:?}");
+        // An existing free tier and a missing one, an own and a foreign one: the answer is the same.
+        let tier = |org: &str| json!({ "scope": "project", "window": "day", "measure": "requests", "limit": "9", "org": org });
+        for (method, path, body) in [
+            (Method::PUT, "/admin/v1/free-tiers/own", tier("o")),
+            (Method::PUT, "/admin/v1/free-tiers/theirs", tier("other")),
+            (Method::PUT, "/admin/v1/free-tiers/new", tier("o")),
+            (Method::DELETE, "/admin/v1/free-tiers/own", Value::Null),
+            (Method::DELETE, "/admin/v1/free-tiers/theirs", Value::Null),
+            (Method::DELETE, "/admin/v1/free-tiers/missing", Value::Null),
+        ] {
+            let refused = call(method, path, body).await;
+            assert_eq!((refused.status.as_u16(), refused.code()), (403, "role"), "{path}: {refused:?}");
+            let said = refused.body.to_string();
+            for part in ["the provider of this server gives", "owner", "admin", "billing", "may list"] {
+                assert!(said.contains(part), "{path}: {said}");
+            }
+        }
+    }
+    let after = world.by(Role::Billing, Method::GET, "/free-tiers", Value::Null).await;
+    assert_eq!(after.body, all.body, "nothing was changed");
+}
+
+#[tokio::test]
+async fn free_tiers_show_the_counters_of_the_organisation() {
+    use headrace_admin::{BudgetCounterView, FreeTierView};
+    use headrace_ledger::{BudgetMeasure, BudgetOrigin, BudgetRule, BudgetScope, BudgetWindow, FreeTier};
+
+    use crate::routes::budget_scope::free_tier_within;
+
+    let world = TestWorld::new();
+    other_org(&world).await;
+    let (directory, org) = (&world.parts.directory, OrgId::new("o").unwrap());
+    for (scope, subjects, own) in
+        [(BudgetScope::Org, ["o", "other"], ["o"]), (BudgetScope::Project, ["app", "p"], ["p"])]
+    {
+        let rule = BudgetRule {
+            name: "daily".parse().unwrap(),
+            scope,
+            org: None,
+            subject: None,
+            tier: None,
+            window: BudgetWindow::Day,
+            zone: "UTC".into(),
+            measure: BudgetMeasure::Requests,
+            limit: 9,
+            is_hard: true,
+            thresholds: Vec::new(),
+            origin: BudgetOrigin::Operator,
+        };
+        let counter = |subject: &str| BudgetCounterView {
+            subject: subject.to_owned(),
+            used: 1,
+            reserved: 0,
+            left: 8,
+            resets: None,
+            alerted: Vec::new(),
+        };
+        let counters = subjects.into_iter().map(counter).collect();
+        let of = FreeTierView { tier: FreeTier { rule, models: None }, counters };
+        let seen = free_tier_within(directory, &org, of).unwrap();
+        let seen: Vec<_> = seen.counters.iter().map(|of| (of.subject.as_str(), of.left)).collect();
+        assert_eq!(seen, own.map(|subject| (subject, 8)), "{scope:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_audit_log_shows_the_rows_of_the_organisation() {
     let world = TestWorld::new();
