@@ -79,6 +79,10 @@ pub struct RuleConfig {
     /// `<REDACTED>` for other rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replacement: Option<String>,
+    /// Whether each match in the input is replaced by a numbered placeholder, such as `<EMAIL_1>`, and put back into the
+    /// answer (`action = "redact"`).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub restore: bool,
     /// The texts that the rule checks.
     #[serde(default)]
     pub applies_to: AppliesTo,
@@ -103,6 +107,11 @@ impl RuleConfig {
     pub(crate) fn is_for(&self, project: Option<&ProjectId>) -> bool {
         self.projects.is_empty() || project.is_some_and(|project| self.projects.contains(project))
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+const fn is_false(is_set: &bool) -> bool {
+    !*is_set
 }
 
 /// How a rule matches.
@@ -195,7 +204,7 @@ pub enum Action {
     Block,
     /// The text passes, and the trace names the rule.
     Flag,
-    /// The match in an answer is replaced, and the trace names the rule.
+    /// The match is replaced, and the trace names the rule.
     Redact,
 }
 

@@ -13,6 +13,7 @@ mod output;
 mod phrases;
 mod pii;
 mod rule_description;
+mod restore;
 mod rules;
 mod seam;
 mod verdict;
@@ -30,5 +31,6 @@ pub use output::{
 pub use phrases::Phrases;
 pub use pii::PiiEntity;
 pub use rule_description::RuleDescription;
+pub use restore::{InputRedactions, PlaceholderMap, PlaceholderReader, RequestRedactor, RestoredForm};
 pub use rules::Rules;
 pub use verdict::{Judge, Verdict};

@@ -13,9 +13,11 @@ mod text_rules;
 mod word_text;
 mod words;
 
+pub(crate) use arguments::{ArgumentEdit, edit_arguments};
 pub use arguments::{ScreenedText, screen_arguments, screen_text};
 pub use filter::OutputFilter;
 pub use redactor::PiiRedactor;
+pub(crate) use span::MatchSpan;
 pub use text_rules::TextRules;
 
 use crate::{JudgesByName, RuleConfig, RuleDescription, RuleError};

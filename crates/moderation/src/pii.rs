@@ -90,6 +90,13 @@ impl PiiEntity {
     }
 }
 
+impl PiiEntity {
+    /// The label of numbered placeholders: [`Self::placeholder`] without its brackets.
+    pub(crate) fn label(self) -> &'static str {
+        self.placeholder().trim_matches(['<', '>'])
+    }
+}
+
 /// A pattern of one kind of value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PiiPattern {

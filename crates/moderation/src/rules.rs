@@ -17,6 +17,7 @@ use crate::fold;
 use crate::judge_rules::{JudgeRule, JudgesByName};
 use crate::output::OutputRules;
 use crate::pii::{self, ValueCheck};
+use crate::restore::{InputRedactions, check_input_redaction};
 use crate::seam::{FoundPhrase, SplitPhrases};
 use crate::{Action, Judge, RuleConfig, RuleDescription, RuleError, RuleKind, RulesError, Verdict};
 
@@ -44,6 +45,8 @@ pub struct Rules {
     judges: Vec<JudgeRule>,
     /// Some rule checks input.
     judges_input: bool,
+    /// The rules that redact input.
+    redactions: Option<Arc<InputRedactions>>,
     /// The rules on what models write.
     output: Option<Arc<OutputRules>>,
     /// The rules for calls of the projects that rules name.
@@ -137,6 +140,7 @@ impl Rules {
                 Some(Err(why)) => errors.push(error(config, "pattern", why)),
             }
         }
+        let redactions = InputRedactions::compile(configs, &mut errors).map(Arc::new);
         let phrases =
             words.iter().filter(|(_, word)| word.contains(' ')).map(|(_, word)| word.chars().count());
         let longest_phrase_chars = phrases.max().unwrap_or(0);
@@ -168,6 +172,7 @@ impl Rules {
             classifier,
             judges,
             judges_input,
+            redactions,
             output,
             of_projects: BTreeMap::new(),
         })
@@ -272,6 +277,10 @@ impl Judge for Rules {
 
     fn input_judges(&self) -> &[JudgeRule] {
         &self.judges
+    }
+
+    fn input_redactions(&self) -> Option<&Arc<InputRedactions>> {
+        self.redactions.as_ref()
     }
 
     fn message(&self, rule: usize) -> Option<&Arc<str>> {
@@ -450,17 +459,15 @@ fn check_output(config: &RuleConfig, errors: &mut Vec<RuleError>) {
         }
     }
     if let Some(window) = config.window {
-        if config.kind != RuleKind::Regex || !config.applies_to.is_output() {
-            add("window", "belongs to rules of kind `regex` that check answers".to_owned());
+        let finds_ends = config.applies_to.is_output() || config.action == Action::Redact;
+        if config.kind != RuleKind::Regex || !finds_ends {
+            add("window", "belongs to rules of kind `regex` that check answers or redact".to_owned());
         }
         if window == 0 || window > limits::MAX_WINDOW_CHARS {
             add("window", format!("must be 1 to {} characters", limits::MAX_WINDOW_CHARS));
         }
     }
-    if config.action == Action::Redact && config.applies_to.input {
-        let why = "`redact` is for what models write; let `applies_to` name `output`, and give the input a rule of its own";
-        add("action", why.to_owned());
-    }
+    check_input_redaction(config, &mut add);
     if let Some(replacement) = &config.replacement {
         if config.action != Action::Redact {
             add("replacement", "belongs to rules with `action = \"redact\"`".to_owned());

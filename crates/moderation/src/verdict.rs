@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::ProjectId;
 
-use crate::{JudgeRule, OutputRules, RuleDescription};
+use crate::{InputRedactions, JudgeRule, OutputRules, RuleDescription};
 
 /// The verdict on a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,6 +74,11 @@ pub trait Judge: Send + Sync {
     /// The rules on what callers send that ask judges on other servers.
     fn input_judges(&self) -> &[JudgeRule] {
         &[]
+    }
+
+    /// The rules that redact what callers send. `None` if there are none.
+    fn input_redactions(&self) -> Option<&Arc<InputRedactions>> {
+        None
     }
 
     /// The message to a caller whose call a rule blocked, by the rule's index.

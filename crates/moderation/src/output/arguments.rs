@@ -32,14 +32,44 @@ pub fn screen_text(rules: &Arc<TextRules>, text: &str) -> ScreenedText {
 /// Checks the whole arguments of a tool call. Arguments that are no JSON object or array are checked as one text.
 /// Arguments that break off are checked up to their end.
 pub fn screen_arguments(rules: &Arc<TextRules>, arguments: &str) -> ScreenedText {
+    let mut screened = ScreenedText::default();
+    let changed = edit_arguments(arguments, &mut |text| {
+        let ScreenedText { changed, blocked_by, matched } = screen_text(rules, text);
+        for rule in matched {
+            if !screened.matched.contains(&rule) {
+                screened.matched.push(rule);
+            }
+        }
+        screened.blocked_by = blocked_by;
+        match blocked_by {
+            Some(_) => ArgumentEdit::Stop,
+            None => changed.map_or(ArgumentEdit::Keep, ArgumentEdit::Replace),
+        }
+    });
+    ScreenedText { changed, ..screened }
+}
+
+/// What becomes of one text of the arguments.
+pub(crate) enum ArgumentEdit {
+    /// It stays.
+    Keep,
+    /// Another text takes its place.
+    Replace(String),
+    /// It and what follows are left out.
+    Stop,
+}
+
+/// Gives each string, key and number of arguments to `edit`, as the tool reads them. Arguments that are no JSON object,
+/// array or string are given as one text. Returns the edited arguments. `None` if nothing changes.
+pub(crate) fn edit_arguments(arguments: &str, edit: &mut dyn FnMut(&str) -> ArgumentEdit) -> Option<String> {
     if !arguments.trim_start().starts_with(['{', '[', '"']) {
-        return screen_text(rules, arguments);
+        return match edit(arguments) {
+            ArgumentEdit::Keep => None,
+            ArgumentEdit::Replace(text) => Some(text),
+            ArgumentEdit::Stop => Some(String::new()),
+        };
     }
-    let mut edit = ArgumentsEdit {
-        rules,
-        out: String::with_capacity(arguments.len()),
-        screened: ScreenedText::default(),
-    };
+    let mut out = String::with_capacity(arguments.len());
     let mut rest = arguments;
     while let Some(first) = rest.chars().next() {
         let end = match first {
@@ -48,63 +78,30 @@ pub fn screen_arguments(rules: &Arc<TextRules>, arguments: &str) -> ScreenedText
             _ => rest.find(|c: char| c == '"' || is_structure(c)).unwrap_or(rest.len()),
         };
         let (token, after) = rest.split_at_checked(end).unwrap_or((rest, ""));
-        match first {
-            '"' => edit.string(token),
-            c if is_structure(c) => edit.out.push_str(token),
-            _ => edit.bare(token),
-        }
-        if edit.screened.blocked_by.is_some() {
-            break;
+        let edited = match first {
+            '"' => edit(&decoded(inner(token))),
+            c if is_structure(c) => ArgumentEdit::Keep,
+            _ => edit(token),
+        };
+        match edited {
+            ArgumentEdit::Keep => out.push_str(token),
+            // What replaces a number or a literal is a string.
+            ArgumentEdit::Replace(text) => {
+                let written = serde_json::Value::String(text).to_string();
+                let is_open = first == '"' && !is_closed(token);
+                out.push_str(if is_open { written.strip_suffix('"').unwrap_or(&written) } else { &written });
+            }
+            ArgumentEdit::Stop => break,
         }
         rest = after;
     }
-    let ArgumentsEdit { out, mut screened, .. } = edit;
-    screened.changed = (out != arguments).then_some(out);
-    screened
+    (out != arguments).then_some(out)
 }
 
-struct ArgumentsEdit<'r> {
-    rules: &'r Arc<TextRules>,
-    out: String,
-    screened: ScreenedText,
-}
-
-impl ArgumentsEdit<'_> {
-    /// Checks a text. Returns what replaces it, or `None` if it stays.
-    fn check(&mut self, text: &str) -> Option<String> {
-        let ScreenedText { changed, blocked_by, matched } = screen_text(self.rules, text);
-        self.screened.blocked_by = blocked_by;
-        for rule in matched {
-            if !self.screened.matched.contains(&rule) {
-                self.screened.matched.push(rule);
-            }
-        }
-        changed
-    }
-
-    /// A string with its quotes. The second one is missing if the arguments break off.
-    fn string(&mut self, token: &str) {
-        let inner = token.strip_prefix('"').unwrap_or(token);
-        let is_closed = is_closed(token);
-        let inner = if is_closed { inner.strip_suffix('"').unwrap_or(inner) } else { inner };
-        match self.check(&decoded(inner)) {
-            None => self.out.push_str(token),
-            Some(changed) => {
-                let written = serde_json::Value::String(changed).to_string();
-                let open =
-                    if is_closed { &written[..] } else { written.strip_suffix('"').unwrap_or(&written) };
-                self.out.push_str(open);
-            }
-        }
-    }
-
-    /// A number or a literal. What replaces it is a string.
-    fn bare(&mut self, token: &str) {
-        match self.check(token) {
-            None => self.out.push_str(token),
-            Some(changed) => self.out.push_str(&serde_json::Value::String(changed).to_string()),
-        }
-    }
+/// What is between the quotes of a string. The second one is missing if the arguments break off.
+fn inner(token: &str) -> &str {
+    let inner = token.strip_prefix('"').unwrap_or(token);
+    if is_closed(token) { inner.strip_suffix('"').unwrap_or(inner) } else { inner }
 }
 
 const fn is_structure(c: char) -> bool {

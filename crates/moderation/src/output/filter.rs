@@ -51,7 +51,7 @@ pub struct OutputFilter {
     /// The rules that matched, by index, without the one that blocked.
     matched: Vec<usize>,
     /// What was replaced since [`Self::take_redacted`].
-    redacted: Vec<Range<usize>>,
+    redacted: Vec<MatchSpan>,
 }
 
 /// A folded text, and how far each pattern has come in it.
@@ -243,6 +243,11 @@ impl OutputFilter {
 
     /// Takes the places in the text that were replaced since the last call, as byte offsets.
     pub fn take_redacted(&mut self) -> Vec<Range<usize>> {
+        self.redacted.drain(..).map(|span| span.start..span.end).collect()
+    }
+
+    /// Takes the matches that were replaced since the last call.
+    pub(crate) fn take_replaced(&mut self) -> Vec<MatchSpan> {
         std::mem::take(&mut self.redacted)
     }
 
@@ -316,7 +321,7 @@ impl OutputFilter {
             self.let_out(span.start, out);
             out.push_str(self.rules.replacement(span.rule, span.entity));
         }
-        self.redacted.push(span.start..span.end);
+        self.redacted.push(span);
         self.decided = self.decided.max(span.end);
     }
 

@@ -31,6 +31,7 @@ impl PiiRedactor {
             mode: JudgeMode::Sync,
             action: Action::Redact,
             replacement: None,
+            restore: false,
             applies_to: AppliesTo::OUTPUT,
             projects: Vec::new(),
             dry_run: false,

@@ -4,13 +4,13 @@ use crate::pii::PiiEntity;
 
 /// The bytes of a text that a rule matched. Ordered by place, and then by the rule's position in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct MatchSpan {
+pub(crate) struct MatchSpan {
     /// Offset of the first byte.
-    pub(super) start: usize,
+    pub(crate) start: usize,
     /// The index of the rule.
-    pub(super) rule: usize,
+    pub(crate) rule: usize,
     /// Offset after the last byte.
-    pub(super) end: usize,
+    pub(crate) end: usize,
     /// What was recognised, for rules of kind `pii`.
-    pub(super) entity: Option<PiiEntity>,
+    pub(crate) entity: Option<PiiEntity>,
 }

@@ -33,7 +33,7 @@ pub struct TextRules {
 
 impl TextRules {
     /// Compiles the rules that are in `used`, by index. `None` if there are none.
-    pub(super) fn compile(
+    pub(crate) fn compile(
         configs: &[RuleConfig],
         used: &BTreeSet<usize>,
         judges: &JudgesByName,
@@ -158,7 +158,7 @@ impl TextRules {
     }
 
     /// The text that replaces a match.
-    pub(super) fn replacement(&self, rule: usize, entity: Option<PiiEntity>) -> &str {
+    pub(crate) fn replacement(&self, rule: usize, entity: Option<PiiEntity>) -> &str {
         let named = self.actions.get(rule).and_then(|(_, replacement)| replacement.as_deref());
         named.unwrap_or_else(|| entity.map_or(REDACTED, PiiEntity::placeholder))
     }

@@ -21,6 +21,7 @@ fn words(name: &str, words: &[&str], action: Action) -> RuleConfig {
         judge: None,
         mode: JudgeMode::Sync,
         replacement: None,
+        restore: false,
         applies_to: AppliesTo::INPUT,
         projects: Vec::new(),
         dry_run: false,

@@ -24,6 +24,7 @@ fn rule(name: &str, kind: RuleKind, action: Action) -> RuleConfig {
         mode: JudgeMode::Sync,
         action,
         replacement: None,
+        restore: false,
         applies_to: AppliesTo::OUTPUT,
         projects: Vec::new(),
         dry_run: false,
