@@ -86,6 +86,8 @@ struct DeliveryState {
     kept: Option<Box<DeliveredCopy>>,
     recorded: Option<Box<RecordedCopy>>,
     is_hashed: bool,
+    /// What is pushed is not what is recorded.
+    records_apart: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -135,7 +137,8 @@ impl DeliverySender {
             if let Some(kept) = &mut state.kept {
                 kept.put(bytes);
             }
-            if let Some(recorded) = &mut state.recorded {
+            let is_recorded = !state.records_apart;
+            if let Some(recorded) = state.recorded.as_mut().filter(|_| is_recorded) {
                 recorded.put(bytes);
             }
             if state.abort_reason.is_some() || state.end != DeliveryEnd::Open {
@@ -184,6 +187,22 @@ impl DeliverySender {
     /// Records what is pushed from now on.
     pub fn record(&self, recorded: RecordedCopy) {
         self.shared.state.lock().recorded = Some(Box::new(recorded));
+    }
+
+    /// Records what [`Self::put_recorded`] gets from now on, in place of what is pushed.
+    pub fn record_apart(&self, recorded: RecordedCopy) {
+        let mut state = self.shared.state.lock();
+        state.recorded = Some(Box::new(recorded));
+        state.records_apart = true;
+    }
+
+    /// Adds to the record, if it is apart from what is pushed.
+    pub fn put_recorded(&self, bytes: &[u8]) {
+        let mut state = self.shared.state.lock();
+        let is_apart = state.records_apart;
+        if let Some(recorded) = state.recorded.as_mut().filter(|_| is_apart) {
+            recorded.put(bytes);
+        }
     }
 
     /// Takes what was recorded, and whether its end is missing. `None` if nothing is recorded.

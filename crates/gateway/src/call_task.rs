@@ -40,7 +40,10 @@ mod event_batcher;
 
 mod answer_judges;
 mod answer_section;
+mod held_tokens;
+mod recorded_reply;
 mod reply;
+mod restore;
 pub(crate) mod screen;
 
 mod call_ending;
@@ -163,7 +166,11 @@ impl CallTask {
             line.sender.keep(copy);
         }
         if let Some(recorded) = features::on_recorded_task(gateway, &mut context, &work) {
-            line.sender.record(recorded);
+            // What is put back into the answer is not recorded: placeholders are.
+            match context.placeholders {
+                Some(_) => line.sender.record_apart(recorded),
+                None => line.sender.record(recorded),
+            }
         }
         Self {
             line,
@@ -334,6 +341,9 @@ impl CallTask {
         match &ended.ending {
             CallEnding::Completed => {
                 let tokens = reply.as_ref().map_or(0, ReplyWriter::written);
+                if let Some(reply) = reply {
+                    reply.hand_over_recorded(&line.sender);
+                }
                 line.complete(context, end.take().unwrap_or_default(), tokens);
             }
             CallEnding::Failed(rejection)

@@ -181,10 +181,10 @@ impl QuestionContext {
         let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
         let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
         if model.is_some_and(|model| model.backend.is_messages()) {
-            let call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
+            let mut call = skim_question(Endpoint::Messages, body.clone(), &self.limits)?;
             let model = self.model(&call.model, Endpoint::Messages, &body)?;
             // Content that the rules keep out of forwarded calls is not forwarded in a question either.
-            may_pass(&self.catalog, &self.asker.principal.project, &model, &call)?;
+            may_pass(&self.catalog, &self.asker.principal.project, &model, &mut call)?;
             return Ok(QuestionAnswer::Elsewhere(Box::new(RelayedCount { model, call })));
         }
         let call = parse_count(&body, &self.limits)?;

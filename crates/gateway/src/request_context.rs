@@ -13,6 +13,7 @@ use headrace_domain::{
 use headrace_engine_api::PinGuard;
 use headrace_identity::Principal;
 use headrace_ledger::StoredAnswer;
+use headrace_moderation::PlaceholderMap;
 use headrace_resources::{BatchLine, SocketSession};
 use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
@@ -44,6 +45,8 @@ pub(crate) struct RequestContext {
     pub(crate) records: RecordPolicy,
     /// The body, if it is recorded.
     pub(crate) request: Option<Box<KeptRequest>>,
+    /// The values that content rules replaced in the call and that its answer gets back. They are kept nowhere else.
+    pub(crate) placeholders: Option<Arc<PlaceholderMap>>,
     /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
     pub(crate) slot: Option<InFlightSlot>,
     /// What the call holds in the caches of engines between its rounds. Dropping it releases that.
@@ -124,6 +127,7 @@ impl RequestContext {
             canaries: None,
             records: RecordPolicy::default(),
             request: None,
+            placeholders: None,
             slot: None,
             held: None,
             start_ns: started_mono_ns,

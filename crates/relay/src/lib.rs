@@ -15,7 +15,8 @@ pub use reply::{
     concealed_class, concealed_usage, end_of_stream,
 };
 pub use request::{
-    ALLOWABLE, BodyEdits, GEO, ResponseState, SoFar, TIER, as_chat, beginning, can_resume, edited,
-    extras_of_betas, first_media, form_asked, model_named, opening, place_of, reasoning_asked,
-    response_state, resumed, skim, skim_question, texts, translated, user_named,
+    ALLOWABLE, BodyEdits, BodyString, BodyStringForm, GEO, ResponseState, SoFar, TIER, as_chat, beginning,
+    body_strings, can_resume, edited, extras_of_betas, first_media, form_asked, model_named, opening,
+    place_of, reasoning_asked, response_state, resumed, skim, skim_question, texts, translated, user_named,
+    with_strings,
 };

@@ -9,6 +9,7 @@ mod beginning;
 mod blank_tests;
 mod body_facts;
 mod body_fields;
+mod body_strings;
 mod chat_parts;
 #[cfg(test)]
 mod client_tests;
@@ -48,6 +49,7 @@ mod write_messages;
 
 pub use as_chat::as_chat;
 pub use beginning::beginning;
+pub use body_strings::{BodyString, BodyStringForm, body_strings, with_strings};
 pub use edit::{BodyEdits, edited};
 pub(crate) use fields::{ObjectFields, items};
 pub use fields::{model_named, place_of};

@@ -190,6 +190,7 @@ impl ClientStream {
             self.refuse(context, rejection);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
             let mut event = reply.fail(&rejection.facts(context));
+            reply.hand_over_recorded(&self.sender);
             // If the end was already encoded there is no error event, and the remainder must not look complete.
             if !event.is_empty() {
                 self.sender.push(&mut event, cut.tokens);

@@ -12,6 +12,7 @@ use crate::request_context::RequestContext;
 use crate::stages::render::screen::not_cleared;
 use crate::state::{RelayedMessages, RenderedWork};
 
+use super::restore::placeholders;
 use super::screen;
 use super::source::allowance::AnswerAllowance;
 use super::source::conceal::CacheConcealment;
@@ -74,9 +75,10 @@ pub(super) fn ask(
     let mut headers = if as_asked { context.dialect_headers.clone() } else { Vec::new() };
     headers
         .extend(gateway.parts().records.traceparent(&context.record).map(|parent| ("traceparent", parent)));
-    // The block of timings fits only into answers that are written here, and so does what content rules replace.
-    let is_screened = screen::output_rules(work, context).is_some();
-    let as_is = as_asked && !call.explain && !messages.may_resume && !is_screened;
+    // The block of timings fits only into answers that are written here, and so does what content rules replace or put
+    // back.
+    let is_changed = screen::output_rules(work, context).is_some() || placeholders(work, context).is_some();
+    let as_is = as_asked && !call.explain && !messages.may_resume && !is_changed;
     let allowance = AnswerAllowance::new(work, context, as_is);
     let ask = RelayAsk {
         request: context.id,

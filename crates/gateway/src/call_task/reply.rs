@@ -6,11 +6,14 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use headrace_call_state::delivery::DeliverySender;
 use headrace_domain::{Call, ContinuedAnswer, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
+use headrace_moderation::PlaceholderMap;
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
 
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
+use super::recorded_reply::RecordedReply;
+use super::restore::{AnswerRestore, repeated_placeholders, restored_body};
 use super::screen::OutputScreen;
 use super::source::source_event::{RawPiece, ReplyProgress};
 
@@ -38,6 +41,12 @@ pub(super) struct ReplyWriter {
     passed_end: Option<BytesMut>,
     /// Checks the answer against content rules. `None` if none apply to it.
     screen: Option<Box<OutputScreen>>,
+    /// Puts values back into the answer. `None` if nothing of the call was replaced.
+    restore: Option<Box<AnswerRestore>>,
+    /// The placeholders in an answer that repeats texts of its call, and is no text itself.
+    repeated: Option<Arc<PlaceholderMap>>,
+    /// The answer as it is recorded, if that is not as it is sent.
+    recorded: Option<Box<RecordedReply>>,
 }
 
 /// The state of the encoder.
@@ -196,6 +205,10 @@ impl ReplyWriter {
             keeps: context.turns.is_some(),
             is_passed: false,
         };
+        let restore = AnswerRestore::of(work, context);
+        let repeated = repeated_placeholders(work, context);
+        let is_recorded = context.request.is_some() && (restore.is_some() || repeated.is_some());
+        let recorded = is_recorded.then(|| Box::new(RecordedReply::of(work, context)));
         Self {
             content_type: content_type(&work.call),
             encoder: EncoderState::Ahead(making),
@@ -208,6 +221,9 @@ impl ReplyWriter {
             deliver_ns: 0,
             passed_end: None,
             screen: OutputScreen::of(work, context),
+            restore,
+            repeated,
+            recorded,
         }
     }
 
@@ -224,6 +240,7 @@ impl ReplyWriter {
         if let Some(prompt) = &more.prompt {
             self.begin(prompt);
         }
+        self.restore_events(events);
         self.meaningful |= more.meaningful;
         self.write_events(events).await;
         if let Some(tokens) = more.tokens {
@@ -255,12 +272,20 @@ impl ReplyWriter {
 
     /// Hands encoded bytes to the transport. A whole answer has none before its end.
     pub(super) fn hand_over(&mut self, sender: &DeliverySender, context: &RequestContext) {
+        self.hand_over_recorded(sender);
         if self.written.bytes.is_empty() {
             return;
         }
         let from = context.clock.monotonic_nanos();
         sender.push(&mut self.written.bytes, self.written.tokens);
         self.deliver_ns += context.clock.monotonic_nanos().saturating_sub(from);
+    }
+
+    /// Hands over what is recorded, if that is not what is sent.
+    pub(super) fn hand_over_recorded(&mut self, sender: &DeliverySender) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.hand_over(sender);
+        }
     }
 
     pub(super) fn keep_alive(&mut self, sender: &DeliverySender) {
@@ -291,12 +316,18 @@ impl ReplyWriter {
     ) -> BytesMut {
         if let Some(end) = self.passed_end.take() {
             self.encoder = EncoderState::Over;
-            return end;
+            if let Some(recorded) = &mut self.recorded {
+                recorded.pass(&end);
+            }
+            return self.with_repeated_values(end);
         }
         if let Some(encoder) = self.encoder.get() {
             encoder.ended_at(now.seconds());
         }
         self.begin(&Usage { output: 0, reasoning: 0, ..*usage });
+        if let Some(recorded) = &mut self.recorded {
+            recorded.finish(usage, explained.as_ref(), now);
+        }
         let usage = *usage;
         // A stream has already written what it received. A whole answer is written here.
         let large = !self.stream && self.taken_in > ENCODED_INLINE;
@@ -311,13 +342,23 @@ impl ReplyWriter {
             None
         };
         self.with_encoder(large, end).await;
-        std::mem::take(&mut self.written.bytes)
+        let end = std::mem::take(&mut self.written.bytes);
+        self.with_repeated_values(end)
+    }
+
+    /// Puts values back into a whole answer that repeats texts of its call.
+    fn with_repeated_values(&self, end: BytesMut) -> BytesMut {
+        let restored = self.repeated.as_ref().and_then(|map| restored_body(map, &end));
+        restored.map_or(end, |restored| BytesMut::from(restored.as_bytes()))
     }
 
     /// Encodes the end of an answer that failed after it began.
     pub(super) fn fail(&mut self, facts: &ErrorFacts) -> BytesMut {
         // Bytes left here by a panic were settled as not delivered.
         self.written.bytes.clear();
+        if let Some(recorded) = &mut self.recorded {
+            recorded.fail(facts);
+        }
         if let Some(encoder) = self.encoder.get() {
             encoder.fail(facts, &mut self.written.bytes);
             self.written.kept = encoder.kept();
@@ -365,10 +406,25 @@ impl ReplyWriter {
     }
 
     fn begin(&mut self, prompt: &Usage) {
-        if !std::mem::replace(&mut self.has_begun, true)
-            && let Some(encoder) = self.encoder.get()
-        {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return;
+        }
+        if let Some(recorded) = &mut self.recorded {
+            recorded.begin(prompt);
+        }
+        if let Some(encoder) = self.encoder.get() {
             encoder.begin(prompt, &mut self.written.bytes);
+        }
+    }
+
+    /// Puts values back into events that leave, after they were recorded.
+    fn restore_events(&mut self, events: &mut Vec<ReplyEvent>) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.take(events);
+        }
+        if let Some(restore) = &mut self.restore {
+            restore.apply(events);
+            restore.take_uncounted().into_iter().for_each(|(choice, ids)| self.written.count(choice, ids));
         }
     }
 
@@ -408,6 +464,7 @@ impl ReplyWriter {
         }
         let mut events = Vec::new();
         self.screen_events(&mut events).await;
+        self.restore_events(&mut events);
         self.write_events(&mut events).await;
         self.is_cut()
     }
@@ -487,99 +544,4 @@ fn scores(tokens: &[TokenLogprob]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::BytesMut;
-    use headrace_domain::{Endpoint, FinishReason, ServiceTier, TokenLogprob, UnixNanos};
-    use headrace_wire::WireLimits;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    /// Text of a choice that came with this many ids.
-    fn text(choice: u32, text: &str, ids: usize) -> ReplyEvent {
-        ReplyEvent::Text { choice, text: text.to_owned(), ids: vec![65; ids], logprobs: Vec::new() }
-    }
-
-    fn scored(ids: usize) -> ReplyEvent {
-        let each = TokenLogprob { id: 65, bytes: b"a".to_vec(), logprob: Some(-1.0), top: Vec::new() };
-        ReplyEvent::Text { choice: 0, text: String::new(), ids: vec![65; ids], logprobs: vec![each; ids] }
-    }
-
-    fn call_begins() -> ReplyEvent {
-        ReplyEvent::ToolCallStart { choice: 0, index: 0, id: "call_1".to_owned(), name: "f".to_owned() }
-    }
-
-    fn arguments() -> ReplyEvent {
-        ReplyEvent::ToolCallArguments { choice: 0, index: 0, fragment: "{}".to_owned() }
-    }
-
-    fn finish(choice: u32) -> ReplyEvent {
-        ReplyEvent::Finish { choice, reason: FinishReason::Length }
-    }
-
-    /// The number of tokens written after each event, and then after the end.
-    fn written(endpoint: Endpoint, with: &Value, events: &[ReplyEvent]) -> Vec<u64> {
-        let mut body = json!({"model": "m", "max_tokens": 9, "stream": true});
-        match endpoint {
-            Endpoint::Completions => body["prompt"] = json!("p"),
-            _ => body["messages"] = json!([{"role": "user", "content": "u"}]),
-        }
-        for (key, value) in with.as_object().unwrap() {
-            body[key] = value.clone();
-        }
-        let call =
-            headrace_wire::parse(endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap();
-        let meta = ReplyMeta {
-            request_id: headrace_domain::RequestId::fresh(UnixNanos::new(0)),
-            created_unix_s: 0,
-            model: "m".to_owned(),
-            system_fingerprint: String::new(),
-            tier: ServiceTier::Standard,
-            chosen: ShownSampling::default(),
-            diagnosis: None,
-        };
-        let (mut encoder, mut written) = (encoder(&call, meta), EncodedFrames::of(&call, 2));
-        encoder.begin(&Usage::default(), &mut written.bytes);
-        let mut counts = Vec::new();
-        for event in events {
-            written.event(&mut *encoder, event);
-            counts.push(written.tokens);
-        }
-        encoder.finish(&Usage::default(), None, &mut BytesMut::new());
-        written.all();
-        counts.push(written.tokens);
-        counts
-    }
-
-    #[test]
-    fn a_token_is_written_when_it_shows_and_not_when_it_was_generated() {
-        use Endpoint::{ChatCompletions, Completions, Messages};
-        let none = json!({});
-        // Half a character, or text that may become a stop string, becomes visible with the next text or with the end
-        // of its choice.
-        let held = [text(0, "", 1), text(0, "a", 1), text(0, "", 2), finish(0)];
-        // The text of a tool call is held back until the call is complete.
-        let tool = [text(0, "", 3), text(0, "", 3), call_begins(), arguments(), finish(0)];
-        let two = [text(0, "", 1), text(1, "b", 2), text(0, "a", 4), finish(1), finish(0)];
-        let logprobs = json!({"logprobs": true});
-        let ids = json!({"return_token_ids": true});
-        for (endpoint, with, events, expected) in [
-            (ChatCompletions, &none, &held[..], &[0, 2, 2, 4, 4][..]),
-            (Completions, &none, &held[..], &[0, 2, 2, 4, 4][..]),
-            (Messages, &none, &held[..], &[0, 2, 2, 4, 4][..]),
-            (ChatCompletions, &none, &tool[..], &[0, 0, 6, 6, 6, 6][..]),
-            (Messages, &none, &tool[..], &[0, 0, 6, 6, 6, 6][..]),
-            (ChatCompletions, &none, &two[..], &[0, 2, 7, 7, 7, 7][..]),
-            // Ids and log-probabilities are visible although their text is held back.
-            (ChatCompletions, &ids, &held[..], &[1, 2, 4, 4, 4][..]),
-            (ChatCompletions, &logprobs, &[scored(2), text(0, "", 1), finish(0)][..], &[2, 2, 3, 3][..]),
-            // A whole answer is not written before its end.
-            (ChatCompletions, &json!({"stream": false}), &held[..], &[0, 0, 0, 0, 4][..]),
-            (Messages, &json!({"stream": false}), &tool[..], &[0, 0, 0, 0, 0, 6][..]),
-            // A choice that no event ends, as in a dialect that has none for it.
-            (Messages, &none, &[text(0, "", 2)][..], &[0, 2][..]),
-        ] {
-            assert_eq!(written(endpoint, with, events), expected, "{endpoint:?} {with} {events:?}");
-        }
-    }
-}
+mod tests;

@@ -5,8 +5,6 @@
 //! known: a part of its arguments is of no use to a client, and could not be replaced as JSON. Token ids and
 //! log-probabilities repeat the text, so they leave behind it.
 
-use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use headrace_domain::{
@@ -22,6 +20,7 @@ use crate::state::RenderedWork;
 
 use super::answer_judges::AnswerJudges;
 use super::answer_section::{AnswerSection, choice_of};
+use super::held_tokens::{DecidedText, HeldTokens, LeftText};
 
 /// The rules on the answer of a call. `None` if there are none.
 pub(super) fn output_rules(work: &RenderedWork, context: &RequestContext) -> Option<Arc<OutputRules>> {
@@ -87,26 +86,7 @@ struct HeldCall {
 /// The text of a choice, or its reasoning.
 struct ScreenedSection {
     filter: OutputFilter,
-    /// Bytes of the section that came.
-    came: usize,
-    /// Bytes of its tokens, as far as their log-probabilities show them.
-    token_bytes: usize,
-    /// Ids and log-probabilities that have not left.
-    pieces: VecDeque<HeldPiece>,
-    /// Places that were replaced and may belong to `pieces`.
-    redacted: Vec<Range<usize>>,
-    /// Something of the present section was replaced.
-    has_redacted: bool,
-    /// Something of the last section that ended was replaced.
-    was_redacted: bool,
-}
-
-/// The ids and log-probabilities of an event.
-struct HeldPiece {
-    /// The bytes of the section that they may describe. They leave once these are decided.
-    bytes: Range<usize>,
-    ids: Vec<u32>,
-    logprobs: Vec<TokenLogprob>,
+    tokens: HeldTokens,
 }
 
 impl OutputScreen {
@@ -315,7 +295,7 @@ impl OutputScreen {
         };
         let mut out = String::new();
         let before = screened.filter.decided();
-        screened.hold(&text, ids, logprobs, shows_ids);
+        screened.tokens.hold(&text, ids, logprobs, shows_ids);
         screened.filter.push(&text, &mut out);
         let left = screened.leave(out, before, false);
         self.pass_section(choice, section, left);
@@ -370,8 +350,9 @@ impl OutputScreen {
         self.enter(choice, Some(AnswerSection::Reasoning));
         self.enter(choice, None);
         let state = self.choices.get(choice as usize);
-        let is_changed =
-            state.and_then(|state| state.reasoning.as_ref()).is_some_and(|section| section.was_redacted);
+        let is_changed = state
+            .and_then(|state| state.reasoning.as_ref())
+            .is_some_and(|section| section.tokens.was_redacted());
         if !is_changed {
             self.pass_unless_ended(choice, ReplyEvent::ReasoningSignature { choice, signature });
         }
@@ -402,16 +383,16 @@ impl OutputScreen {
             true => screened.filter.finish(&mut out),
             false => screened.filter.end_section(is_joined, &mut out),
         }
-        let came = screened.came;
+        let came = screened.tokens.came();
         let mut left = screened.leave(out, before, true);
-        screened.was_redacted = std::mem::take(&mut screened.has_redacted);
+        screened.tokens.end();
         if !is_joined {
             // The filter counts from the start of the next section.
             if screened.filter.blocked_by().is_none() {
                 left.bytes = came.saturating_sub(before) as u64;
             }
             if !is_last {
-                screened.begin();
+                screened.tokens.begin();
             }
         }
         self.pass_section(choice, section, left);
@@ -494,7 +475,7 @@ impl OutputScreen {
         (state.has_ended, state.is_blocked) = (true, true);
         state.held_calls = Vec::new();
         for section in [&mut state.answer, &mut state.reasoning].into_iter().flatten() {
-            section.pieces = VecDeque::new();
+            section.tokens.clear();
         }
         self.verdicts.push(rule);
         self.passed.push(ReplyEvent::Finish { choice, reason: FinishReason::ContentFilter });
@@ -511,86 +492,20 @@ impl ScreenedChoice {
     }
 }
 
-/// What leaves a section.
-#[derive(Default)]
-struct LeftText {
-    text: String,
-    ids: Vec<u32>,
-    logprobs: Vec<TokenLogprob>,
-    /// Ids that never leave, because their text was replaced.
-    withheld_ids: u64,
-    /// Bytes of the section that were decided.
-    bytes: u64,
-}
-
 impl ScreenedSection {
     fn new(rules: &Arc<TextRules>, verdicts: Option<&Arc<PassageVerdicts>>) -> Self {
         let filter = OutputFilter::new(rules);
-        Self {
-            filter: match verdicts {
-                Some(verdicts) => filter.with_verdicts(verdicts),
-                None => filter,
-            },
-            came: 0,
-            token_bytes: 0,
-            pieces: VecDeque::new(),
-            redacted: Vec::new(),
-            has_redacted: false,
-            was_redacted: false,
-        }
-    }
-
-    /// Begins the next section.
-    fn begin(&mut self) {
-        (self.came, self.token_bytes) = (0, 0);
-        self.redacted.clear();
-    }
-
-    /// Holds ids and log-probabilities back until their text is decided. The text of a token may come with later
-    /// events, if it may become a stop string or is half a character. Log-probabilities show how much of it is to come.
-    /// Ids alone do not, so ids that are shown leave at the end, and only if nothing was replaced.
-    fn hold(&mut self, text: &str, ids: Vec<u32>, logprobs: Vec<TokenLogprob>, shows_ids: bool) {
-        let start = self.came;
-        self.came = self.came.saturating_add(text.len());
-        let of_tokens: usize = logprobs.iter().map(|token| token.bytes.len()).sum();
-        self.token_bytes = self.token_bytes.saturating_add(of_tokens);
-        if ids.is_empty() && logprobs.is_empty() {
-            return;
-        }
-        let to_come = match logprobs.is_empty() {
-            false => self.token_bytes.saturating_sub(self.came),
-            true if shows_ids => usize::MAX,
-            true => 0,
+        let filter = match verdicts {
+            Some(verdicts) => filter.with_verdicts(verdicts),
+            None => filter,
         };
-        let end = self.came.saturating_add(to_come);
-        self.pieces.push_back(HeldPiece { bytes: start..end, ids, logprobs });
+        Self { filter, tokens: HeldTokens::default() }
     }
 
     /// Takes what leaves with `text`. `before` is what was decided before it. With `is_end`, everything leaves.
     fn leave(&mut self, text: String, before: usize, is_end: bool) -> LeftText {
-        let redacted = self.filter.take_redacted();
-        self.has_redacted |= !redacted.is_empty();
-        self.redacted.extend(redacted);
-        let is_blocked = self.filter.blocked_by().is_some();
-        let decided = self.filter.decided();
-        let bytes = decided.saturating_sub(before) as u64;
-        let mut left = LeftText { text, bytes, ..LeftText::default() };
-        let leaves = |piece: &HeldPiece| piece.bytes.end <= decided || (is_end && !is_blocked);
-        while let Some(piece) = self.pieces.pop_front_if(|piece| leaves(piece)) {
-            let is_alone = piece.bytes.end == usize::MAX;
-            let describes =
-                |place: &Range<usize>| place.start < piece.bytes.end && piece.bytes.start < place.end;
-            let is_replaced = self.redacted.iter().any(|place| is_alone || describes(place));
-            let is_shown = is_alone || !piece.logprobs.is_empty();
-            if is_replaced && is_shown {
-                left.withheld_ids += piece.ids.len() as u64;
-            } else {
-                left.ids.extend(piece.ids);
-                left.logprobs.extend(piece.logprobs);
-            }
-        }
-        let first = self.pieces.front().map_or(decided, |piece| piece.bytes.start);
-        self.redacted.retain(|place| place.end > first);
-        left
+        let replaced = self.filter.take_redacted();
+        let is_end = is_end && self.filter.blocked_by().is_none();
+        self.tokens.leave(DecidedText { text, before, decided: self.filter.decided(), replaced, is_end })
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn on_end(gateway: &Gateway, context: &mut RequestContext, sent: Opti
     let Some(request) = context.request.take() else { return };
     let (Some(sink), record) = (gateway.contents(), &context.record) else { return };
     let (Some(project), Some((answer, answer_cut))) = (record.project.clone(), sent) else { return };
-    let KeptRequest { body, is_cut } = *request;
+    let KeptRequest { body, is_cut, echo: _ } = *request;
     sink.record(Box::new(CallContent {
         id: context.id,
         started: record.started,

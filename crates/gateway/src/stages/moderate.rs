@@ -8,12 +8,16 @@ use headrace_catalog::{Catalog, ServedModel};
 use headrace_domain::{
     Call, Code, ContentPlace, EncodeText, ProjectId, Prompt, PromptItem, Role, Stage, TextPlace,
 };
-use headrace_moderation::{Judge, Phrases, Verdict};
+use headrace_moderation::{Judge, Phrases, PlaceholderMap, Verdict};
 use headrace_render::could_fit;
 
 use crate::judging::JudgedCall;
 use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
+
+use redact::{KeptBodies, redact};
+
+mod redact;
 
 /// Most bytes of a call that a judge is asked about at once. Longer calls are judged in parts.
 const JUDGED_BYTES: usize = 32 << 10;
@@ -23,29 +27,62 @@ impl RoutedCall {
         let Some(judge) = input_judge(&self.catalog, &self.principal.project) else {
             return Ok(ModeratedCall(self));
         };
-        let Self { principal, call, taken, catalog, model } = self;
+        let Self { principal, mut call, mut taken, catalog, model } = self;
         let others = Arc::clone(&judge);
-        let (call, taken, verdict) = if taken.turn.is_some() {
+        let mut bodies = KeptBodies::default();
+        if judge.input_redactions().is_some() {
+            bodies = KeptBodies { fallback: taken.body.take(), recorded: context.request.take() };
+        }
+        let judged = if taken.turn.is_some() {
             // As in stage `render`: the threads of the event loop must stay free.
             let model = Arc::clone(&model);
             let judging = tokio::task::spawn_blocking(move || {
-                let verdict = verdict(&*judge, &model, &call);
-                (call, taken, verdict)
+                let judged = judge_call(&*judge, &model, &mut call, &mut bodies);
+                (call, taken, bodies, judged)
             });
-            judging.await.map_err(|_| stopped())?
+            let judged;
+            (call, taken, bodies, judged) = judging.await.map_err(|_| stopped())?;
+            judged
         } else {
-            let verdict = verdict(&*judge, &model, &call);
-            (call, taken, verdict)
+            judge_call(&*judge, &model, &mut call, &mut bodies)
         };
-        let verdict = verdict?;
+        let JudgedInput { verdict, placeholders } = judged?;
         context.record.moderation = verdict.rule().map(str::to_owned);
         let rule = verdict.rule().and_then(|rule| others.rule_named(rule));
         context.record.input_verdicts.extend(rule.map(|rule| rule.matched(ContentPlace::Input)));
         not_blocked(verdict)?;
+        context.placeholders = placeholders;
+        if others.input_redactions().is_some() {
+            (taken.body, context.request) = (bodies.fallback, bodies.recorded);
+        }
+        // Other servers see the call as its model does.
         ask_judges(&*others, &model, &call, context).await?;
         context.end_stage(Stage::Moderate);
         Ok(ModeratedCall(Self { principal, call, taken, catalog, model }))
     }
+}
+
+/// What the rules here found in a call.
+struct JudgedInput {
+    verdict: Verdict,
+    /// What stands for redacted values. `None` if none is to be put back.
+    placeholders: Option<Arc<PlaceholderMap>>,
+}
+
+/// Judges a call, and redacts it unless a rule blocks it.
+fn judge_call(
+    judge: &dyn Judge,
+    model: &ServedModel,
+    call: &mut Call,
+    bodies: &mut KeptBodies,
+) -> Result<JudgedInput, Rejection> {
+    let verdict = verdict(judge, model, call)?;
+    let rules = judge.input_redactions().filter(|_| !verdict.is_blocked());
+    let placeholders = match rules {
+        Some(rules) => redact(rules, model, call, bodies)?,
+        None => None,
+    };
+    Ok(JudgedInput { verdict, placeholders })
 }
 
 /// Asks the judges on other servers about everything that the caller wrote.
@@ -95,15 +132,15 @@ fn add_text(text: &str, texts: &mut Vec<String>) {
     }
 }
 
-/// Checks content that is not a call, but goes to the same model as one.
+/// Checks content that is not a call, but goes to the same model as one, and redacts it as a call.
 pub(crate) fn may_pass(
     catalog: &Catalog,
     project: &ProjectId,
     model: &ServedModel,
-    call: &Call,
+    call: &mut Call,
 ) -> Result<(), Rejection> {
-    let judge = input_judge(catalog, project);
-    judge.map_or(Ok(()), |judge| not_blocked(verdict(&*judge, model, call)?))
+    let Some(judge) = input_judge(catalog, project) else { return Ok(()) };
+    not_blocked(judge_call(&*judge, model, call, &mut KeptBodies::default())?.verdict)
 }
 
 /// The judge of what a project's calls send. `None` if nothing is checked.

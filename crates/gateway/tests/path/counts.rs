@@ -20,7 +20,7 @@ fn body() -> Value {
         "messages": [{"role": "user", "content": "hello out there"}]})
 }
 
-async fn count(world: &World, body: &Value) -> Answer {
+pub(crate) async fn count(world: &World, body: &Value) -> Answer {
     let mut head = world.head(RequestTarget::Question(Question::CountTokens));
     head.caller.dialect_headers = vec![("anthropic-beta", "token-counting-x".to_owned())];
     ask(&world.gateway, Arrival { head, body: Bytes::from(body.to_string()) }).await

@@ -37,7 +37,7 @@ pub(crate) fn keyed(mut head: RequestHead, key: &str, target: &str) -> RequestHe
     head
 }
 
-async fn send(world: &World, key: &str, endpoint: Endpoint, body: &Value) -> Answer {
+pub(crate) async fn send(world: &World, key: &str, endpoint: Endpoint, body: &Value) -> Answer {
     let head = keyed(world.head(RequestTarget::Call(endpoint)), key, &format!("POST {}", path(endpoint)));
     ask(&world.gateway, Arrival { head, body: Bytes::from(body.to_string()) }).await
 }

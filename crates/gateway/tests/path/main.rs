@@ -44,6 +44,7 @@ mod regions;
 mod relays;
 mod reported;
 mod responses;
+mod restored;
 mod resumes;
 mod revoked;
 mod routes;

@@ -22,7 +22,7 @@ use crate::world::{MODEL, Script, Setup, World, read};
 
 const MAIL: &str = "eva@example.com";
 const SAID: &str = "Write to eva@example.com now.";
-const FLUSH: Duration = Duration::from_secs(60);
+pub(crate) const FLUSH: Duration = Duration::from_secs(60);
 
 struct TestRedactor(PiiRedactor);
 
@@ -36,12 +36,12 @@ fn redactor() -> Arc<dyn ContentRedactor> {
     Arc::new(TestRedactor(PiiRedactor::new().unwrap()))
 }
 
-fn start(store: Arc<dyn ContentStore>, clock: Arc<dyn Clock>) -> Arc<ContentRecorder> {
+pub(crate) fn start(store: Arc<dyn ContentStore>, clock: Arc<dyn Clock>) -> Arc<ContentRecorder> {
     ContentRecorder::start(store, redactor(), clock, ContentRecorderConfig::default()).unwrap()
 }
 
 /// Sets what the project of a world records.
-fn records(world: &World, level: RecordLevel) {
+pub(crate) fn records(world: &World, level: RecordLevel) {
     let rules = RecordRules { level: Some(level), keep_seconds: Some(3600) };
     world.directory.set_project_records(&world.project, rules, "test", SystemClock::new().now()).unwrap();
 }

@@ -38,7 +38,7 @@ pub(crate) fn body_of(endpoint: Endpoint, model: &str, stream: bool) -> Value {
 }
 
 /// The events of a stream, or the one value of a whole answer.
-fn values(body: &str, stream: bool) -> Vec<Value> {
+pub(crate) fn values(body: &str, stream: bool) -> Vec<Value> {
     if !stream {
         return vec![serde_json::from_str(body).unwrap()];
     }
