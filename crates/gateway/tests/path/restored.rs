@@ -442,3 +442,20 @@ async fn other_fields_of_a_relayed_call_have_no_value() {
     assert!(sees.contains("Mail <EMAIL_1>") && sees.contains(" now"), "{sees}");
     world.balance_when_idle().await;
 }
+
+#[tokio::test]
+async fn an_answer_of_a_json_form_stays_json() {
+    for stream in [true, false] {
+        let pieces = ["{\"t\": \"<TICK", "ET_1>\", \"u\": \"\\u003c", "EMAIL_1>\"}"];
+        let script = script_of(Lane::OpenAi, Endpoint::ChatCompletions, stream, &pieces);
+        let (world, model, _) = judged_world(Lane::OpenAi, (restore(), JudgesByName::new()), script, SAID);
+        let text = "Ticket T-1\"2 of ann@example.com";
+        let mut body = body_of(Endpoint::ChatCompletions, model, stream, text);
+        body["response_format"] = json!({"type": "json_object"});
+        let body = read(world.call(Endpoint::ChatCompletions, body).await).await;
+        let said = seen(Endpoint::ChatCompletions, stream, &body).0;
+        let said: Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said, json!({"t": "T-1\"2", "u": "ann@example.com"}), "{body}");
+        world.balance_when_idle().await;
+    }
+}

@@ -61,7 +61,7 @@ impl RequestRedactor {
     pub fn parts(&mut self, parts: &[&str]) -> Option<Vec<String>> {
         let joined;
         let text = match parts {
-            [only] => only,
+            [only] => *only,
             _ => {
                 joined = parts.concat();
                 joined.as_str()

@@ -95,9 +95,12 @@ struct OpenValue {
 pub fn body_strings(body: &[u8]) -> Vec<BodyString> {
     let mut reading = BodyReading::default();
     reading.read(body);
-    let BodyReading { mut found, types, .. } = reading;
-    // `data` is a document's text if its source says so, and otherwise data.
-    found.retain(|found| found.data_of.is_none_or(|owner| types.get(owner).is_some_and(|is_text| *is_text)));
+    let BodyReading { mut found, owners, .. } = reading;
+    found.retain(|found| match found.only_if {
+        None => true,
+        Some(OwnerCondition::IsText(owner)) => owners.get(owner).is_some_and(|owner| owner.is_text),
+        Some(OwnerCondition::IsMessage(owner)) => owners.get(owner).is_some_and(|owner| owner.is_message),
+    });
     found.sort_by_key(|found| found.group);
     found.into_iter().map(|found| found.string).collect()
 }
@@ -151,16 +154,34 @@ fn unescaped(quoted: &[u8]) -> String {
 struct FoundString {
     string: BodyString,
     group: u8,
-    /// The object whose field `data` it is.
-    data_of: Option<usize>,
+    /// It counts only if its object is of this kind.
+    only_if: Option<OwnerCondition>,
+}
+
+/// A condition on the object with this number, which may be known only at its end.
+#[derive(Debug, Clone, Copy)]
+enum OwnerCondition {
+    /// `data` is a text if the `type` beside it says so.
+    IsText(usize),
+    /// `name` is that of a person in a message. Other names are those of tools.
+    IsMessage(usize),
+}
+
+/// What is known of an object or list.
+#[derive(Debug, Clone, Copy, Default)]
+struct OwnerFacts {
+    /// Its `type` is `text`.
+    is_text: bool,
+    /// It has a `role`.
+    is_message: bool,
 }
 
 #[derive(Default)]
 struct BodyReading {
     open: Vec<OpenValue>,
     found: Vec<FoundString>,
-    /// For each object and list, by number: whether its `type` is `text`.
-    types: Vec<bool>,
+    /// For each object and list, by number.
+    owners: Vec<OwnerFacts>,
     group: u8,
 }
 
@@ -222,10 +243,10 @@ impl BodyReading {
             is_object,
             key,
             awaits_key: is_object,
-            number: self.types.len(),
+            number: self.owners.len(),
             freedom,
         });
-        self.types.push(false);
+        self.owners.push(OwnerFacts::default());
     }
 
     fn string(&mut self, quoted: &[u8], start: usize) {
@@ -245,14 +266,15 @@ impl BodyReading {
             }
             if free {
                 let string = BodyString { text, form: BodyStringForm::Text, list: None, place };
-                self.found.push(FoundString { string, group: self.group, data_of: None });
+                self.found.push(FoundString { string, group: self.group, only_if: None });
             }
             return;
         }
         let key = open.key.as_str();
-        if !free && open.is_object && key == "type" {
-            if let Some(is_text) = self.types.get_mut(open.number) {
-                *is_text = text == "text";
+        if !free && open.is_object && matches!(key, "type" | "role") {
+            if let Some(owner) = self.owners.get_mut(open.number) {
+                owner.is_text |= key == "type" && text == "text";
+                owner.is_message |= key == "role";
             }
             return;
         }
@@ -260,10 +282,14 @@ impl BodyReading {
             return;
         }
         let form = if key == "arguments" { BodyStringForm::Arguments } else { BodyStringForm::Text };
-        let data_of = (!free && key == "data").then_some(open.number);
+        let only_if = match key {
+            "data" if !free => Some(OwnerCondition::IsText(open.number)),
+            "name" if !free => Some(OwnerCondition::IsMessage(open.number)),
+            _ => None,
+        };
         let list = list.filter(|_| !free && key == "text");
         let string = BodyString { text, form, list, place };
-        self.found.push(FoundString { string, group: self.group, data_of });
+        self.found.push(FoundString { string, group: self.group, only_if });
     }
 
     fn number(&mut self, digits: &[u8], start: usize) {
@@ -271,7 +297,7 @@ impl BodyReading {
             let place = start..start.saturating_add(digits.len());
             let text = String::from_utf8_lossy(digits).into_owned();
             let string = BodyString { text, form: BodyStringForm::Text, list: None, place };
-            self.found.push(FoundString { string, group: self.group, data_of: None });
+            self.found.push(FoundString { string, group: self.group, only_if: None });
         }
     }
 }
@@ -293,7 +319,7 @@ mod tests {
     #[test]
     fn what_a_server_may_read_comes_in_the_order_of_the_prompt() {
         let body = json!({"model": "m", "user": "u", "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"},
+            {"role": "user", "name": "n", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
                 {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "plain"}}]},
@@ -305,19 +331,17 @@ mod tests {
         assert_eq!(
             texts(&body.to_string()),
             [
-                "f",
                 "type",
                 "object",
+                "n",
                 "a",
                 "b",
                 "plain",
                 "hm",
-                "f",
                 "id",
                 "17",
                 "to",
                 "x",
-                "g",
                 "{\"k\":\"v\"}",
                 "u",
                 "k",
