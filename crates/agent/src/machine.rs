@@ -26,7 +26,7 @@ impl std::error::Error for OutOfTurn {}
 
 /// What the loop waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Phase {
+enum LoopPhase {
     /// The start of the first round.
     First,
     /// The end of a round, which may be closing.
@@ -63,7 +63,7 @@ pub struct AgentLoop {
     request: RequestId,
     rules: LoopRules,
     start_ns: u64,
-    phase: Phase,
+    phase: LoopPhase,
     /// The number of the current round.
     round: u32,
     usage: Usage,
@@ -80,7 +80,7 @@ impl AgentLoop {
             request,
             rules,
             start_ns: now_ns,
-            phase: Phase::First,
+            phase: LoopPhase::First,
             round: 0,
             usage: Usage::default(),
             cost: NanoDollars::ZERO,
@@ -95,11 +95,11 @@ impl AgentLoop {
     /// # Errors
     /// The loop has begun.
     pub fn first(&mut self) -> Result<NextRound, OutOfTurn> {
-        if self.phase != Phase::First {
+        if self.phase != LoopPhase::First {
             return Err(self.out_of_turn());
         }
         let closing = (self.rules.limits.rounds <= 1).then_some(CloseReason::Rounds);
-        self.phase = Phase::Round { closing };
+        self.phase = LoopPhase::Round { closing };
         let choice = match (closing, self.rules.choice) {
             (Some(_), _) | (None, FirstChoice::None) => RoundChoice::None,
             (None, FirstChoice::Auto | FirstChoice::Forced) => RoundChoice::AsAsked,
@@ -112,7 +112,7 @@ impl AgentLoop {
     /// # Errors
     /// No round runs.
     pub fn round_ended(&mut self, report: RoundReport, now_ns: u64) -> Result<LoopStep, OutOfTurn> {
-        let Phase::Round { closing } = self.phase else { return Err(self.out_of_turn()) };
+        let LoopPhase::Round { closing } = self.phase else { return Err(self.out_of_turn()) };
         self.usage = self.usage.plus(&report.usage);
         self.cost = self.cost.checked_add(report.cost).unwrap_or(NanoDollars::MAX);
         let (server, client) = self.calls_of(report.calls);
@@ -150,13 +150,14 @@ impl AgentLoop {
     /// # Errors
     /// No tools run, or the results are not those of the tools that run, each once.
     pub fn tools_ended(&mut self, results: &[ToolReport], now_ns: u64) -> Result<LoopStep, OutOfTurn> {
-        let Phase::Tools { running, .. } = &self.phase else { return Err(self.out_of_turn()) };
+        let LoopPhase::Tools { running, .. } = &self.phase else { return Err(self.out_of_turn()) };
         let mut ended: Vec<CallKey> = results.iter().map(|result| result.key).collect();
         ended.sort_unstable();
         if !ended.iter().eq(running.iter().map(|call| &call.key)) {
             return Err(self.out_of_turn());
         }
-        let Phase::Tools { running, client, skipped } = std::mem::replace(&mut self.phase, Phase::Over)
+        let LoopPhase::Tools { running, client, skipped } =
+            std::mem::replace(&mut self.phase, LoopPhase::Over)
         else {
             return Err(self.out_of_turn());
         };
@@ -191,8 +192,8 @@ impl AgentLoop {
     /// No round was to start.
     pub fn round_refused(&mut self) -> Result<LoopStep, OutOfTurn> {
         match self.phase {
-            Phase::Round { closing: None } => {
-                self.phase = Phase::Round { closing: Some(CloseReason::Refused) };
+            LoopPhase::Round { closing: None } => {
+                self.phase = LoopPhase::Round { closing: Some(CloseReason::Refused) };
                 let (round, closing) = (self.round, Some(CloseReason::Refused));
                 Ok(LoopStep::Round(NextRound {
                     round,
@@ -201,7 +202,7 @@ impl AgentLoop {
                     ..NextRound::default()
                 }))
             }
-            Phase::Round { closing: Some(_) } => Ok(self.end(EndReason::Refused, Vec::new())),
+            LoopPhase::Round { closing: Some(_) } => Ok(self.end(EndReason::Refused, Vec::new())),
             _ => Err(self.out_of_turn()),
         }
     }
@@ -209,15 +210,15 @@ impl AgentLoop {
     /// Ends the loop because the client went away, or the call ended for another reason. Returns the calls that run and
     /// that the driver must stop.
     pub fn cancel(&mut self) -> Vec<CallKey> {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Tools { running, .. } => running.into_iter().map(|call| call.key).collect(),
-            Phase::First | Phase::Round { .. } | Phase::Over => Vec::new(),
+        match std::mem::replace(&mut self.phase, LoopPhase::Over) {
+            LoopPhase::Tools { running, .. } => running.into_iter().map(|call| call.key).collect(),
+            LoopPhase::First | LoopPhase::Round { .. } | LoopPhase::Over => Vec::new(),
         }
     }
 
     /// Whether the loop is over.
     pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == LoopPhase::Over
     }
 
     /// What all rounds used.
@@ -267,7 +268,7 @@ impl AgentLoop {
             bytes_left: limits.result_bytes.saturating_sub(self.result_bytes),
             deadline_ns: self.deadline_ns(),
         };
-        self.phase = Phase::Tools { running: server, client, skipped };
+        self.phase = LoopPhase::Tools { running: server, client, skipped };
         LoopStep::Run(run)
     }
 
@@ -281,7 +282,7 @@ impl AgentLoop {
         self.round = self.round.saturating_add(1);
         let is_last = self.round.saturating_add(1) >= self.rules.limits.rounds;
         let closing = closing.or(is_last.then_some(CloseReason::Rounds));
-        self.phase = Phase::Round { closing };
+        self.phase = LoopPhase::Round { closing };
         let choice = match closing {
             None if self.rules.choice != FirstChoice::None => RoundChoice::Auto,
             _ => RoundChoice::None,
@@ -290,7 +291,7 @@ impl AgentLoop {
     }
 
     fn end(&mut self, reason: EndReason, skipped: Vec<CallKey>) -> LoopStep {
-        self.phase = Phase::Over;
+        self.phase = LoopPhase::Over;
         LoopStep::End(LoopEnd { reason, skipped })
     }
 
@@ -316,10 +317,10 @@ impl AgentLoop {
 
     const fn out_of_turn(&self) -> OutOfTurn {
         let waits_for = match self.phase {
-            Phase::First => "its first round",
-            Phase::Round { .. } => "the end of a round",
-            Phase::Tools { .. } => "the results of all tools that run, each once",
-            Phase::Over => "nothing: it is over",
+            LoopPhase::First => "its first round",
+            LoopPhase::Round { .. } => "the end of a round",
+            LoopPhase::Tools { .. } => "the results of all tools that run, each once",
+            LoopPhase::Over => "nothing: it is over",
         };
         OutOfTurn { waits_for }
     }

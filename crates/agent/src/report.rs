@@ -2,7 +2,7 @@
 
 use headrace_domain::{NanoDollars, RequestId, Usage};
 
-/// The key of a call of a tool. A driver starts each key at most once, whatever is retried, lost or raced.
+/// The key of a call of a tool. A driver starts each key at most once, also after retries, losses and races.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallKey {
     /// The request.

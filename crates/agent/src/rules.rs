@@ -17,7 +17,7 @@ pub struct LoopLimits {
     pub result_bytes: u64,
     /// The most that the rounds may cost before the closing one. `None` for no such bound.
     pub cost: Option<NanoDollars>,
-    /// The count at which the model is told that it repeats a call that has the same result. 0 for never.
+    /// The count at which the model is notified that it repeats a call with the same result. 0 for never.
     pub repeats_noted: u32,
     /// The count of such calls that leads to the closing round. 0 for never.
     pub repeats_closing: u32,

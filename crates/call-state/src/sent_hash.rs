@@ -70,19 +70,4 @@ mod tests {
             assert_eq!(sent_by(body.as_bytes()).unwrap(), whole);
         }
     }
-
-    /// Prints what a call pays for the hash of its answer. `cargo test --release -p headrace-call-state -- --ignored cost`
-    #[test]
-    #[ignore = "a measurement"]
-    fn the_cost_of_hashing_an_answer() {
-        const TIMES: u32 = 20_000;
-        for bytes in [256, 2_048, 16_384] {
-            let body = vec![b'a'; bytes];
-            let began = std::time::Instant::now();
-            for _ in 0..TIMES {
-                std::hint::black_box(sent_whole(std::hint::black_box(&body)));
-            }
-            println!("{bytes} bytes: {:?} a call", began.elapsed() / TIMES);
-        }
-    }
 }

@@ -29,3 +29,22 @@ impl SettingsReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{ServerSettings, SettingLayers};
+
+    #[test]
+    fn the_policy_for_addresses_of_clients_is_read_by_its_name() {
+        for policy in ClientAddressPolicy::ALL {
+            let mut settings = SettingLayers::defaults();
+            let text = format!("[traces]\nclient_address = \"{}\"\n", policy.name());
+            settings.file(Path::new("h.toml"), &text);
+            let read = ServerSettings::from_settings(settings, false).unwrap();
+            assert_eq!(read.gateway.client_address, policy);
+        }
+    }
+}

@@ -32,10 +32,6 @@ fn the_defaults_are_those_of_the_crates() {
     assert_eq!(config.gateway.first_event_wait, gateway.first_event_wait);
     assert_eq!(config.gateway.keep_alive, gateway.keep_alive);
     assert_eq!(config.gateway.render_inline_bytes, gateway.render_inline_bytes);
-    for policy in headrace_domain::ClientAddressPolicy::ALL {
-        let set = read(&format!("[traces]\nclient_address = \"{}\"\n", policy.name())).unwrap();
-        assert_eq!(set.gateway.client_address, policy);
-    }
     assert_eq!(config.gateway.client_address, gateway.client_address);
     assert_eq!(config.server.edge, headrace_edge::EdgeConfig::new(([127, 0, 0, 1], 8080).into()));
     let names: Vec<_> = config.models.iter().map(|model| model.name.as_str()).collect();

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CallOutcome, Code, NanoDollars, TraceRecord};
+use crate::NanoDollars;
 
 /// A content rule that matched a request or an answer. Never holds the text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,28 +143,6 @@ impl ContentVerdict {
             _ if self.dry_run.is_some() => ModerationOutcome::DryRun,
             _ => ModerationOutcome::Flagged,
         }
-    }
-}
-
-impl TraceRecord {
-    /// The content rules that matched the call: those of the request first. A record of a version without verdicts on
-    /// requests names one rule.
-    pub fn content_verdicts(&self) -> Vec<ContentVerdict> {
-        let mut verdicts = self.input_verdicts.clone();
-        if let Some(rule) = self.moderation.as_ref().filter(|_| verdicts.is_empty()) {
-            let is_blocked = matches!(&self.outcome,
-                CallOutcome::Refused(refusal) if refusal.code == Code::ContentPolicy.name());
-            let action = if is_blocked { "block" } else { "flag" };
-            verdicts.push(ContentVerdict {
-                rule: rule.clone(),
-                action: action.to_owned(),
-                kind: None,
-                place: Some(ContentPlace::Input),
-                dry_run: None,
-            });
-        }
-        verdicts.extend(self.output_verdicts.iter().cloned());
-        verdicts
     }
 }
 

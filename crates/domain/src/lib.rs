@@ -27,6 +27,7 @@ mod id;
 mod media;
 mod money;
 mod record_policy;
+mod record_verdicts;
 mod region;
 mod reply;
 mod response;
@@ -41,6 +42,7 @@ mod structure;
 mod timeline;
 mod token_user;
 mod trace;
+mod trace_sink;
 mod traceparent;
 mod unseen;
 mod usage;
@@ -91,9 +93,10 @@ pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, Response
 pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
 pub use token_user::TokenUser;
 pub use trace::{
-    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
-    TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
+    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, PromptPlace, TRACE_VERSION, TraceRecord,
+    TracedDiagnosis, TracedFailure, TracedRefusal,
 };
+pub use trace_sink::{NoTrace, TraceSink};
 pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};
 pub use usage::{PriceTier, TokenClass, Usage, UsageSource};

@@ -588,17 +588,3 @@ impl TraceRecord {
         self
     }
 }
-
-/// Receives finished records. It never blocks. It drops and counts the records that it cannot take.
-pub trait TraceSink: Send + Sync {
-    /// Takes one record.
-    fn record(&self, record: Box<TraceRecord>);
-}
-
-/// Discards every record. For tests and benchmarks.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoTrace;
-
-impl TraceSink for NoTrace {
-    fn record(&self, _record: Box<TraceRecord>) {}
-}

@@ -45,7 +45,7 @@ pub struct ExplainedVerdict {
 pub(crate) fn verdicts(record: &TraceRecord) -> Vec<ExplainedVerdict> {
     let verdicts = record.content_verdicts();
     let is_named = |used: &&JudgeUse| verdicts.iter().any(|verdict| is_of(used, verdict));
-    let decided = verdicts.iter().map(|verdict| Decision::of(record, verdict).explained());
+    let decided = verdicts.iter().map(|verdict| VerdictDecision::of(record, verdict).explained());
     let passed = record.judge_uses.iter().filter(|used| !is_named(used));
     decided.chain(passed.map(passed_by)).collect()
 }
@@ -56,14 +56,14 @@ fn is_of(used: &JudgeUse, verdict: &ContentVerdict) -> bool {
 }
 
 /// A verdict with what the record says about it.
-struct Decision<'a> {
+struct VerdictDecision<'a> {
     record: &'a TraceRecord,
     verdict: &'a ContentVerdict,
     outcome: ModerationOutcome,
     used: Option<&'a JudgeUse>,
 }
 
-impl<'a> Decision<'a> {
+impl<'a> VerdictDecision<'a> {
     fn of(record: &'a TraceRecord, verdict: &'a ContentVerdict) -> Self {
         let used = record.judge_uses.iter().find(|used| is_of(used, verdict));
         Self { record, verdict, outcome: verdict.outcome(), used }
@@ -242,7 +242,7 @@ fn passed_by(used: &JudgeUse) -> ExplainedVerdict {
     }
 }
 
-/// A verdict of which only the time and the cost are set.
+/// A verdict with only a time and a cost.
 fn costs(used: Option<&JudgeUse>) -> ExplainedVerdict {
     let cost = used.and_then(|used| used.cost);
     ExplainedVerdict {

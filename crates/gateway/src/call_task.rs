@@ -43,6 +43,7 @@ mod answer_section;
 mod held_tokens;
 mod recorded_reply;
 mod reply;
+mod reply_meta;
 mod restore;
 pub(crate) mod screen;
 
@@ -58,7 +59,7 @@ use client_stream::ClientStream;
 use reply::ReplyWriter;
 use round::Round;
 
-pub(crate) use reply::reply_meta;
+pub(crate) use reply_meta::reply_meta;
 
 /// How long the end of a call waits to learn whether its hold reached the disk.
 const HOLD_WAIT: Duration = Duration::from_secs(5);

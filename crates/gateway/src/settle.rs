@@ -15,12 +15,12 @@ use headrace_limits::{Lease, Scope};
 
 use crate::Gateway;
 use crate::request_context::RequestContext;
-use crate::state::RenderedWork;
 
+mod round_bill;
 mod rounds;
 
-pub(crate) use rounds::delivered_usage;
-use rounds::{EndedRound, RoundBill};
+pub(crate) use round_bill::delivered_usage;
+use round_bill::{EndedRound, RoundBill};
 
 /// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -96,20 +96,20 @@ impl CallSettlement {
         Self { is_budgeted, ..self }
     }
 
-    /// Replaces the prices and limits of a model that failed by those of the model of `work`, whose round may cost
-    /// `amount`. The hold grows if that and the cost of ended rounds are more, and the budgets of the other model reserve
-    /// the round.
+    /// Replaces the prices and limits of a model that failed by those of another one, whose round may take `tokens` tokens
+    /// and cost `amount`. The hold grows if that and the cost of ended rounds are more, and the budgets of the other
+    /// model reserve the round.
     ///
     /// # Errors
     /// Money, budgets or limits refuse. The hold and its prices are then unchanged.
     pub(crate) async fn go_over(
         &mut self,
         gateway: &Gateway,
-        (failed, work): (&ServedModel, &RenderedWork),
+        (failed, next): (&ServedModel, &ServedModel),
+        tokens: u64,
         (quote, amount): (Quote, NanoDollars),
         context: &mut RequestContext,
     ) -> Result<(), Rejection> {
-        let next = &work.model;
         let parts = gateway.parts();
         let now = parts.clock.now();
         let scope = Scope::Model(next.name.clone());
@@ -123,7 +123,6 @@ impl CallSettlement {
                 Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)
             })?;
         }
-        let tokens = work.prompt_tokens().saturating_add(work.most_output_tokens());
         let demand = || Box::new(ModelDemand { model: next.name.clone(), amount, tokens });
         let model = self.is_budgeted.then(demand);
         if let Err(refusal) = self.cover(gateway, amount, model, context).await {
@@ -148,7 +147,7 @@ impl CallSettlement {
         model: Option<Box<ModelDemand>>,
         context: &mut RequestContext,
     ) -> Result<(), Rejection> {
-        let needed = rounds::cost_of(&self.ended).and_then(|spent| spent.checked_add(amount));
+        let needed = round_bill::cost_of(&self.ended).and_then(|spent| spent.checked_add(amount));
         let needed = needed.map_err(|_| LedgerRefusal::Overflow)?;
         let more =
             needed.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO).max(NanoDollars::ZERO);
@@ -243,7 +242,7 @@ impl CallSettlement {
             (loss, all) = (sum(loss, cost(&lost)), sum(all, cost(&charged.plus(&lost))));
             append(&mut lines, charge_lines(&prices, &charged, self.hold));
             if context.record.billed.is_some() {
-                append(&mut kept_lines, rounds::billed_lines(&prices, &usual, &charged, &lost));
+                append(&mut kept_lines, round_bill::billed_lines(&prices, &usual, &charged, &lost));
             }
             if let Some(billed) = &mut context.record.billed {
                 billed.prompt_prices =

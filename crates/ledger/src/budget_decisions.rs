@@ -113,7 +113,7 @@ pub(crate) fn change_of_model(
     for (state, newest) in newest_of_rules(budgets, held) {
         match (state.rule.scope, state.rule.measure) {
             (BudgetScope::Model, _) => {
-                let subject = model_subject(org, &to.model);
+                let subject = model_subject(org, to.model.as_str());
                 if !state.may_count(&subject) && reserved(state.number, Some(&subject)).is_none() {
                     wanted.add(state, subject.into(), 0);
                 }

@@ -9,8 +9,8 @@ use jiff::tz::TimeZone;
 use smallvec::SmallVec;
 
 use crate::budget_rule::{
-    AlertRaised, BudgetMeasure, BudgetRaise, BudgetReservation, BudgetRule, BudgetScope, BudgetWindow,
-    BudgetedHold, HeldPlaces, HoldDemand, WindowBounds,
+    AlertRaised, BudgetRaise, BudgetReservation, BudgetRule, BudgetScope, BudgetWindow, BudgetedHold,
+    HeldPlaces, HoldDemand, WindowBounds,
 };
 use crate::hold_use::{HoldUse, model_of, model_subject};
 use crate::table::Map;

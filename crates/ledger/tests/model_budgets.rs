@@ -95,8 +95,7 @@ fn each_line_counts_in_the_budget_of_its_own_model() {
     let only =
         |name, model: &str| BudgetRule { subject: Some(model.into()), ..rule(name, BudgetScope::Model) };
     let of = |rule: BudgetRule, measure| BudgetRule { measure, ..rule };
-    let (dollars, tokens, requests) =
-        (BudgetMeasure::Dollars, BudgetMeasure::Tokens, BudgetMeasure::Requests);
+    let (tokens, requests) = (BudgetMeasure::Tokens, BudgetMeasure::Requests);
     // The rules, the lines of the charge, and what the rules count then. The hold of 100 grows to 150.
     let table: Vec<(Vec<BudgetRule>, Vec<(&str, i64)>, Vec<(&str, u64, u64)>)> = vec![
         (vec![by_model()], vec![(OTHER, 120)], vec![("each o/demo-2", 120, 0)]),

@@ -12,8 +12,10 @@ mod look_alike;
 mod output;
 mod phrases;
 mod pii;
-mod rule_description;
 mod restore;
+#[cfg(test)]
+mod restore_tests;
+mod rule_description;
 mod rules;
 mod seam;
 mod verdict;
@@ -30,7 +32,7 @@ pub use output::{
 };
 pub use phrases::Phrases;
 pub use pii::PiiEntity;
-pub use rule_description::RuleDescription;
 pub use restore::{InputRedactions, PlaceholderMap, PlaceholderReader, RequestRedactor, RestoredForm};
+pub use rule_description::RuleDescription;
 pub use rules::Rules;
 pub use verdict::{Judge, Verdict};

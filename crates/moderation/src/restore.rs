@@ -3,7 +3,7 @@
 
 mod checks;
 mod input_redactions;
-mod placeholder_map;
+pub(crate) mod placeholder_map;
 mod placeholder_reader;
 mod request_redactor;
 
@@ -12,6 +12,3 @@ pub use input_redactions::InputRedactions;
 pub use placeholder_map::PlaceholderMap;
 pub use placeholder_reader::{PlaceholderReader, RestoredForm};
 pub use request_redactor::RequestRedactor;
-
-#[cfg(test)]
-mod tests;

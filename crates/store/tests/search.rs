@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, ClientAddressPolicy, ContentVerdict, EndUser, Endpoint, KeyId, NanoDollars, OrgId,
-    ProjectId, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage,
-    WORKER_JOB_KEY, WorkerJob,
+    Attempt, AttemptOutcome, CallOutcome, ClientAddressPolicy, ContentVerdict, EndUser, Endpoint, KeyId,
+    NanoDollars, OrgId, ProjectId, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal,
+    UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention, index};
 use headrace_trace::{CallPage, CallQuery, MemoryTraces, TraceReader, TraceStore};
@@ -126,6 +126,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         rounds: Vec::new(),
         moderation: (verdicts % 4 == 1).then(|| "old-rule".to_owned()),
         input_verdicts: if verdicts == 2 { vec![verdict("pii", "flag", None)] } else { Vec::new() },
+        sent: None,
         output_verdicts: match verdicts {
             3 => vec![verdict("pii", "redact", None), verdict("threats", "block", None)],
             4 => vec![verdict("threats", "flag", Some("block"))],

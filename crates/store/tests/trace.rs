@@ -60,6 +60,7 @@ fn record(n: u64) -> TraceRecord {
         connection: None,
         moderation: None,
         input_verdicts: Vec::new(),
+        sent: None,
         output_verdicts: Vec::new(),
         judge_uses: Vec::new(),
         labels: None,

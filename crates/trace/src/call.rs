@@ -2,8 +2,8 @@
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
-    CallLabels, CallOutcome, ClientAddress, ContentVerdict, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId,
-    RequestId, Stage, StageSpan, TraceRecord, UnixNanos,
+    CallLabels, CallOutcome, ClientAddress, ContentVerdict, EndUser, Endpoint, KeyId, NanoDollars, OrgId,
+    ProjectId, RequestId, Stage, StageSpan, TraceRecord, UnixNanos,
 };
 use serde_json::{Value, json};
 

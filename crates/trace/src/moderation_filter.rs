@@ -2,7 +2,7 @@
 
 use headrace_domain::{ContentVerdict, ModerationOutcome};
 
-/// Selects calls by what content rules decided about their requests and answers.
+/// Selects calls by the verdicts that content rules decided about their requests and answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModerationFilter {
     /// Any rule matched, or a judge gave no verdict.

@@ -23,8 +23,7 @@ use crate::peers::search_all::SEARCH;
 use crate::peers::usage::{PeerUsage, USAGE, add_missing};
 use crate::peers::{DEADLINE, GatewayPeer, PeerAccess, no_answer};
 use crate::problem::ApiProblem;
-use crate::routes::requests::UsageQuery;
-use crate::routes::search::{Search, SearchAsk};
+use crate::routes::search::{Search, SearchAsk, UsageQuery};
 use crate::seams::{CallView, FoundCall};
 
 /// The path of a question for the load.

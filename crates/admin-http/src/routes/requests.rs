@@ -14,26 +14,10 @@ use crate::input::{PathName, QueryInput};
 use crate::org_scope::{is_within, narrow};
 use crate::problem::ApiProblem;
 use crate::routes::gateways::{self, LocatedCall};
-use crate::routes::search::{Search, query};
+use crate::routes::search::{Search, UsageQuery, query};
 use crate::seams::{CallRecords, CallView};
 use crate::values::Name;
 use crate::who::AuthenticatedOperator;
-
-query! {
-    /// Filters and groups for usage.
-    UsageQuery {
-        /// Groups, separated by commas: `org`, `project`, `key`, `model`, `upstream`, `user`, `tag`.
-        by,
-        /// `hour`, `day` or `month`.
-        interval,
-        /// Only calls from this time on.
-        from,
-        /// Only calls before this time.
-        to,
-        org,
-        project,
-    }
-}
 
 query! {
     /// Filters and groups for cache figures.

@@ -1,4 +1,4 @@
-//! A search for calls: its filters and its page. Must not know which gateways are searched.
+//! A search for calls and a sum of usage: their filters, and the page of calls. Must not know which gateways are asked.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -26,6 +26,22 @@ macro_rules! query {
             }
         }
     };
+}
+
+query! {
+    /// Filters and groups for usage.
+    UsageQuery {
+        /// Groups, separated by commas: `org`, `project`, `key`, `model`, `upstream`, `user`, `tag`.
+        by,
+        /// `hour`, `day` or `month`.
+        interval,
+        /// Only calls from this time on.
+        from,
+        /// Only calls before this time.
+        to,
+        org,
+        project,
+    }
 }
 
 query! {

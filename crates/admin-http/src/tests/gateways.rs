@@ -129,7 +129,7 @@ async fn usage_is_that_of_all_gateways_and_names_those_that_are_missing() {
 
 #[test]
 fn a_program_beside_a_gateway_asks_each_other_gateway_once_and_never_its_own() {
-    /// Three live gateways, which nobody answers for. Two have the same name.
+    /// Three live gateways that do not answer. Two have the same name.
     struct ThreeGateways;
     impl GatewayPeers for ThreeGateways {
         fn own(&self) -> GatewayPeer {

@@ -72,7 +72,9 @@ impl CallTask {
         let failed = Arc::clone(&self.round.work);
         let work = failed.for_model(gateway, model, &mut self.context).await?;
         let quoted = quoted(&work, self.settlement.tiers(), gateway.parts().clock.now())?;
-        self.settlement.go_over(gateway, (&failed.model, &work), quoted, &mut self.context).await?;
+        let tokens = work.prompt_tokens().saturating_add(work.most_output_tokens());
+        let models = (&*failed.model, &*work.model);
+        self.settlement.go_over(gateway, models, tokens, quoted, &mut self.context).await?;
         Ok(work)
     }
 

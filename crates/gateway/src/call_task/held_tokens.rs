@@ -1,4 +1,4 @@
-//! The ids and log-probabilities of a text of which a part is held back or replaced. They repeat the text, so they leave
+//! The ids and log-probabilities of a text that is partly held back or replaced. They repeat the text, so they leave
 //! behind it, and those of replaced text never leave. Must not know who decides on the text.
 
 use std::collections::VecDeque;

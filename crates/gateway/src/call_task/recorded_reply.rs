@@ -11,7 +11,7 @@ use headrace_wire::{ErrorFacts, ReplyEncoder, encoder};
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
-use super::reply::reply_meta;
+use super::reply_meta::reply_meta;
 
 /// See the top of the file.
 pub(super) struct RecordedReply {

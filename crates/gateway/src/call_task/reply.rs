@@ -7,12 +7,13 @@ use bytes::{Bytes, BytesMut};
 use headrace_call_state::delivery::DeliverySender;
 use headrace_domain::{Call, ContinuedAnswer, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
 use headrace_moderation::PlaceholderMap;
-use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
+use headrace_wire::{ErrorFacts, ReplyEncoder, content_type, encoder};
 
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
 use super::recorded_reply::RecordedReply;
+use super::reply_meta::meta_of;
 use super::restore::{AnswerRestore, repeated_placeholders, restored_body};
 use super::screen::OutputScreen;
 use super::source::source_event::{RawPiece, ReplyProgress};
@@ -131,23 +132,6 @@ struct EncodedFrames {
     with_ids: bool,
     /// The part of the answer that is to be stored.
     kept: Option<Bytes>,
-}
-
-/// The metadata in an answer to a call.
-pub(crate) fn reply_meta(work: &RenderedWork, context: &RequestContext) -> ReplyMeta {
-    meta_of(work, context.id, context.record.started)
-}
-
-fn meta_of(work: &RenderedWork, request: RequestId, started: UnixNanos) -> ReplyMeta {
-    ReplyMeta {
-        request_id: request,
-        created_unix_s: started.seconds(),
-        model: work.model.name.to_string(),
-        system_fingerprint: work.model.backend.numerics().to_owned(),
-        tier: work.call.tier,
-        chosen: ShownSampling { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
-        diagnosis: work.diagnosis.clone(),
-    }
 }
 
 impl EncodedFrames {

@@ -14,7 +14,8 @@ use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
 use super::placement::Placed;
-use super::reply::{ReplyWriter, reply_meta};
+use super::reply::ReplyWriter;
+use super::reply_meta::reply_meta;
 use super::{CallEnding, CallTask, SettledEnd, StoreProgress};
 
 /// How long a stream waits until its beginning is stored.

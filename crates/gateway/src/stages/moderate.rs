@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use headrace_call_state::Rejection;
 use headrace_catalog::{Catalog, ServedModel};
-use headrace_domain::{
-    Call, Code, ContentPlace, EncodeText, ProjectId, Prompt, PromptItem, Role, Stage, TextPlace,
-};
+use headrace_domain::{Call, Code, ContentPlace, ProjectId, Stage, TextPlace};
 use headrace_moderation::{Judge, Phrases, PlaceholderMap, Verdict};
 use headrace_render::could_fit;
 
@@ -16,8 +14,10 @@ use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
 
 use redact::{KeptBodies, redact};
+use texts::each_text;
 
 mod redact;
+mod texts;
 
 /// Most bytes of a call that a judge is asked about at once. Longer calls are judged in parts.
 const JUDGED_BYTES: usize = 32 << 10;
@@ -65,7 +65,7 @@ impl RoutedCall {
 /// What the rules here found in a call.
 struct JudgedInput {
     verdict: Verdict,
-    /// What stands for redacted values. `None` if none is to be put back.
+    /// The placeholders of redacted values. `None` if none is to be put back.
     placeholders: Option<Arc<PlaceholderMap>>,
 }
 
@@ -200,46 +200,6 @@ impl<'j> Reading<'j> {
         let verdict = split.fold(self.judge.judge(text), Verdict::graver);
         self.gravest = std::mem::take(&mut self.gravest).graver(verdict);
     }
-}
-
-/// Gives every text of a call that its model may read to `each`. Returns `false` if a prompt is in ids of a tokenizer that is not here.
-fn each_text(model: &ServedModel, call: &Call, each: &mut dyn FnMut(&str, TextPlace)) -> bool {
-    match &call.prompt {
-        Prompt::Conversation(conversation) => {
-            for message in &conversation.messages {
-                let of_user = message.role == Role::User;
-                message.text_parts().for_each(|part| each(part, TextPlace::Content { of_user }));
-                if let Some(joined) = message.content.as_deref().filter(|_| !message.joints.is_empty()) {
-                    each(joined, TextPlace::Apart);
-                }
-            }
-            let others = headrace_prompt::texts_beside_contents(conversation);
-            others.iter().for_each(|text| each(text, TextPlace::Apart));
-        }
-        Prompt::Encode(to_encode) => {
-            to_encode.written().for_each(|text| each(text, TextPlace::Apart));
-            for text in &to_encode.texts {
-                if let (EncodeText::One(PromptItem::Ids(ids)), Some(tokenizer)) =
-                    (text, model.backend.tokenizer())
-                {
-                    each(&tokenizer.decode(ids, false), TextPlace::Apart);
-                }
-            }
-        }
-        Prompt::Relayed(relayed) => return headrace_relay::texts(&relayed.body, each),
-        Prompt::Raw(items) => {
-            for item in items {
-                match item {
-                    PromptItem::Text(text) => each(text, TextPlace::Apart),
-                    PromptItem::Ids(ids) => {
-                        let text = model.backend.tokens().map(|backend| backend.tokenizer.decode(ids, false));
-                        each(&text.unwrap_or_default(), TextPlace::Apart);
-                    }
-                }
-            }
-        }
-    }
-    true
 }
 
 /// The rejection of a prompt in token ids, for a model with content rules whose tokenizer is not available here.

@@ -355,7 +355,7 @@ struct CuriousJudge(Mutex<Vec<String>>);
 impl PassageJudge for CuriousJudge {
     fn ask(&self, text: String) -> JudgeFuture {
         self.0.lock().unwrap().push(text);
-        Box::pin(std::future::ready(Ok(false)))
+        Box::pin(std::future::ready(Ok(false.into())))
     }
 
     fn deadline(&self) -> Duration {

@@ -483,7 +483,8 @@ async fn rules_of_a_project_apply_to_its_calls_alone_and_a_dry_run_changes_nothi
         assert_eq!(seen(Endpoint::ChatCompletions, true, &body).0, expected, "{more}");
         world.balance_when_idle().await;
         let is_noted = more.get("dry_run").is_some() || expected != TEXT;
-        let verdicts = world.last_trace().output_verdicts;
+        let trace = world.last_trace();
+        let verdicts = &trace.output_verdicts;
         assert_eq!(verdicts.len(), usize::from(is_noted), "{more}");
         if more.get("dry_run").is_some() {
             assert_eq!(

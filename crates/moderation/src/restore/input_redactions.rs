@@ -73,7 +73,7 @@ impl InputRedactions {
     /// What takes the place of a match.
     pub(super) fn replacement(&self, span: &RedactedSpan) -> InputReplacement<'_> {
         match self.labels.get(span.rule).and_then(Option::as_deref) {
-            Some(label) => InputReplacement::Numbered(span.entity.map_or(label, PiiEntity::label)),
+            Some(label) => InputReplacement::Numbered(span.entity.map_or(label, |entity| entity.label())),
             None => InputReplacement::Fixed(self.rules.replacement(span.rule, span.entity)),
         }
     }

@@ -27,7 +27,7 @@ pub(super) enum PlaceholderMatch<'m> {
 }
 
 impl PlaceholderMap {
-    pub(super) fn new(mut entries: Vec<(String, String)>) -> Self {
+    pub(crate) fn new(mut entries: Vec<(String, String)>) -> Self {
         entries.sort_unstable();
         Self { entries }
     }
@@ -82,7 +82,7 @@ pub(super) fn is_placeholder(text: &str) -> bool {
 }
 
 /// Calls `each` with every part of `text` that looks like a placeholder.
-pub(super) fn each_placeholder<'t>(text: &'t str, each: &mut dyn FnMut(&'t str)) {
+pub(crate) fn each_placeholder<'t>(text: &'t str, each: &mut dyn FnMut(&'t str)) {
     for (start, _) in text.match_indices('<') {
         let rest = text.get(start..).unwrap_or_default();
         let end = rest.bytes().take(MAX_BYTES).position(|b| b == b'>');

@@ -1,6 +1,6 @@
 //! Replaces what the rules find in the texts of one call. The same value gets the same placeholder, and numbers follow the
 //! order in which values first appear, so a conversation that grows keeps the placeholders of its beginning. Must not
-//! know where a text stands in a call.
+//! know the place of a text in a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -70,7 +70,7 @@ const SPOKEN: [&str; 6] = ["messages", "input", "prompt", "query", "documents", 
 
 /// What the caller may choose within a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Freedom {
+enum CallerFreedom {
     /// The API defines the fields.
     None,
     /// Keys and texts are the caller's own.
@@ -87,7 +87,7 @@ struct OpenValue {
     /// Whether the next string of an object is a key.
     awaits_key: bool,
     number: usize,
-    freedom: Freedom,
+    freedom: CallerFreedom,
 }
 
 /// Returns the strings of a body: first those that a template shows before the conversation, then those of the
@@ -225,16 +225,16 @@ impl BodyReading {
 
     fn open(&mut self, is_object: bool) {
         let (key, freedom) = match self.open.last() {
-            None => (String::new(), Freedom::None),
+            None => (String::new(), CallerFreedom::None),
             Some(owner) => {
                 let is_field = owner.is_object && self.open.len() > 1;
                 let freedom = match owner.key.as_str() {
-                    _ if owner.freedom != Freedom::None => owner.freedom,
-                    "input" | "arguments" | "output" if is_field => Freedom::Values,
+                    _ if owner.freedom != CallerFreedom::None => owner.freedom,
+                    "input" | "arguments" | "output" if is_field => CallerFreedom::Values,
                     "parameters" | "schema" | "input_schema" | "metadata" if owner.is_object => {
-                        Freedom::Texts
+                        CallerFreedom::Texts
                     }
-                    _ => Freedom::None,
+                    _ => CallerFreedom::None,
                 };
                 (owner.key.clone(), freedom)
             }
@@ -256,7 +256,7 @@ impl BodyReading {
         let Some(open) = self.open.last_mut() else { return };
         let text = unescaped(quoted);
         let place = start..start.saturating_add(quoted.len());
-        let free = open.freedom != Freedom::None;
+        let free = open.freedom != CallerFreedom::None;
         if open.awaits_key {
             open.awaits_key = false;
             open.key.clone_from(&text);
@@ -293,7 +293,7 @@ impl BodyReading {
     }
 
     fn number(&mut self, digits: &[u8], start: usize) {
-        if self.open.last().is_some_and(|open| open.freedom == Freedom::Values) {
+        if self.open.last().is_some_and(|open| open.freedom == CallerFreedom::Values) {
             let place = start..start.saturating_add(digits.len());
             let text = String::from_utf8_lossy(digits).into_owned();
             let string = BodyString { text, form: BodyStringForm::Text, list: None, place };

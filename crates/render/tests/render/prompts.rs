@@ -3,7 +3,7 @@
 use headrace_call_state::{NoMemory, NotEncoded, Rejection, TokenizerMemory};
 use headrace_catalog::{ServedModel, ToolsOrder};
 use headrace_domain::{Call, Conversation, Endpoint, Prompt, UnixNanos};
-use headrace_prompt::RenderOptions;
+use headrace_prompt::{RenderOptions, ReplyFamily};
 use headrace_render::{
     check_supported, could_fit, encode_conversation, not_encoded, out_of_vocabulary, prompt_param,
     rendering_failed, shown_conversation, text_alone, window_exceeded,

@@ -21,7 +21,7 @@ const NOT_COMPLETED: &str = "This call did not complete.";
 const APPROVED: &str = "The call was approved. It has not run yet.";
 /// The result of a call that was not approved. The reason follows.
 const DENIED: &str = "The call was not approved and did not run.";
-/// Stands for a picture among the outputs of code.
+/// Replaces a picture among the outputs of code.
 const PICTURE: &str = "[image]";
 
 /// The types of items of tools that run on a server.

@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 use headrace_domain::{Endpoint, FinishReason, ServiceTier, TokenLogprob, UnixNanos};
-use headrace_wire::WireLimits;
+use headrace_wire::{ReplyMeta, ShownSampling, WireLimits};
 use serde_json::{Value, json};
 
 use super::*;

@@ -97,7 +97,8 @@ async fn each_round_has_the_price_of_its_own_prompt() {
         let lines = &trace.billed.as_ref().unwrap().lines;
         assert_eq!(lines.len() as i64, 2 * ROUNDS, "{lines:?}");
         assert_eq!(lines.iter().map(|line| line.amount.get()).sum::<i64>(), trace.cost.get());
-        let of = |class: TokenClass| lines.iter().filter(|line| line.class == class).map(|line| line.tokens);
+        let of =
+            |class: TokenClass| lines.iter().filter(move |line| line.class == class).map(|line| line.tokens);
         assert_eq!(of(TokenClass::Input).sum::<u64>(), 10 * prompt);
         assert_eq!(of(TokenClass::Output).sum::<u64>(), 40);
     }
@@ -171,7 +172,7 @@ async fn money_that_refuses_a_round_leaves_the_first_one_paid() {
 
 /// How a call that holds prefixes in a cache may end.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum CallEnd {
     Completed,
     Cancelled,
     Panicked,
@@ -181,7 +182,8 @@ enum End {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prefixes_are_held_over_rounds_and_released_however_the_call_ends() {
-    for end in [End::Completed, End::Cancelled, End::Panicked, End::Refused, End::Dropped] {
+    for end in [CallEnd::Completed, CallEnd::Cancelled, CallEnd::Panicked, CallEnd::Refused, CallEnd::Dropped]
+    {
         let world = World::new(Setup::default());
         let (mut call, answer) = begun(&world).await;
         call.hold_prefixes();
@@ -193,23 +195,23 @@ async fn prefixes_are_held_over_rounds_and_released_however_the_call_ends() {
         let held = world.engine.jobs.lock().unwrap().last().unwrap().held.unwrap();
         assert_eq!(u64::from(held.tokens), call.round.work.prompt_tokens(), "{end:?}");
         match end {
-            End::Completed => {
+            CallEnd::Completed => {
                 assert!(matches!(call.round(&world.gateway).await, CallEnding::Completed));
                 finish(&world, call, answer, ending).await;
             }
-            End::Cancelled => finish(&world, call, answer, CallEnding::ClientGone).await,
-            End::Panicked => {
+            CallEnd::Cancelled => finish(&world, call, answer, CallEnding::ClientGone).await,
+            CallEnd::Panicked => {
                 call.salvage(&world.gateway).await;
                 assert!(world.engine.holders.lock().unwrap().is_empty(), "{end:?}");
                 close(&world, call, answer).await;
             }
-            End::Refused => {
+            CallEnd::Refused => {
                 world.script(Script::Full);
                 let ending = call.round(&world.gateway).await;
                 assert!(!matches!(ending, CallEnding::Completed));
                 finish(&world, call, answer, ending).await;
             }
-            End::Dropped => drop(call),
+            CallEnd::Dropped => drop(call),
         }
         assert!(world.engine.holders.lock().unwrap().is_empty(), "{end:?}");
     }

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::kept_request::KeptRequest;
 
-use super::each_text;
+use super::texts::each_text;
 
 /// Copies of a call's body that are kept beside it.
 #[derive(Default)]
@@ -211,7 +211,7 @@ fn redact_content(redactor: &mut RequestRedactor, message: &mut Message) {
         after.push(text.len());
     }
     for part in &mut message.media {
-        // A part that is not text stands between two text parts.
+        // A part that is not text is between two text parts.
         let at = before.partition_point(|at| *at < part.behind_bytes);
         part.behind_bytes = after.get(at).copied().unwrap_or(text.len());
     }

@@ -22,6 +22,7 @@ fn rules(action: Action) -> Arc<TextRules> {
         applies_to: AppliesTo::OUTPUT,
         projects: Vec::new(),
         dry_run: false,
+        restore: false,
         message: None,
     };
     let configs = [

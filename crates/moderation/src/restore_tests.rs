@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::placeholder_map::each_placeholder;
-use super::{InputRedactions, PlaceholderMap, PlaceholderReader, RequestRedactor, RestoredForm};
+use crate::restore::placeholder_map::each_placeholder;
+use crate::{InputRedactions, PlaceholderMap, PlaceholderReader, RequestRedactor, RestoredForm};
 use crate::{Judge, RuleConfig, Rules};
 
 fn redactions(rules: &Value) -> Arc<InputRedactions> {
