@@ -241,12 +241,14 @@ fn run_once(agent: &mut AgentLoop, name: &str, hash: u8) -> LoopStep {
     agent.tools_ended(&[result], 1).unwrap()
 }
 
+/// The results of one call, and for each how many calls are noted and whether the next round closes.
+type ResultsRow<'r> = (&'r [u8], &'r [(usize, bool)]);
+
 #[test]
 fn the_same_call_with_the_same_result_is_noted_and_then_closes() {
     let rules =
         LoopRules { limits: LoopLimits { rounds: 100, ..LoopLimits::default() }, ..LoopRules::default() };
-    // The results of one call, and for each how many calls are noted and whether the next round closes.
-    let rows: [(&[u8], &[(usize, bool)]); 3] = [
+    let rows: [ResultsRow<'_>; 3] = [
         (&[1, 1, 1, 1, 1], &[(0, false), (0, false), (1, false), (1, false), (1, true)]),
         (
             &[1, 1, 2, 2, 2, 2, 2],

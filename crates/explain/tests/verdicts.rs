@@ -106,7 +106,7 @@ fn a_verdict_says_what_it_decided_what_the_client_saw_and_the_way_out() {
             Some(used(Answer)),
             "blocked",
             "The rule `guarded` (judge `llama`) ended the answer, by a match in the text of the answer. 3 questions took \
-             120 ms together, the longest 60 ms; the call waited. They cost the operator $0.00021.",
+             120 ms together, the longest 60.0 ms; the call waited. They cost the operator $0.00021.",
             "The text before the match",
             "change what `[[moderation.judges]]` `llama` asks",
         ),
@@ -196,7 +196,7 @@ fn a_verdict_says_what_it_decided_what_the_client_saw_and_the_way_out() {
             verdict(Input, "judge", "flag"),
             Some(JudgeUse { waits: false, ..used(Input) }),
             "flagged",
-            "matched in the request, and only noted it. 3 questions took 120 ms together, the longest 60 ms; the call did not wait.",
+            "matched in the request, and only noted it. 3 questions took 120 ms together, the longest 60.0 ms; the call did not wait.",
             "the text passed unchanged",
             "set `action = \"block\"`, with `mode = \"sync\"`",
         ),
@@ -292,14 +292,14 @@ fn the_text_lists_the_verdicts_before_the_terms() {
     let part = &text[at("content rules\n")..at("where the time went")];
     let expected = "\
 content rules
-  dry run: The rule `second\u{fffd}[31m` (words) matched in the text of the answer, in a dry run. Its time
-    is a part of `postprocess`.
+  dry run: The rule `second\u{fffd}[31m` (words) matched in the text of the answer, in a dry run. Its
+    time is a part of `postprocess`.
     the client saw: Nothing of it: the text passed unchanged. Without the dry run, the answer would
     have ended before the match.
     what to do: To apply the rule, remove `dry_run` of `[[moderation.rules]]` with the name
     `second\u{fffd}[31m`.
   blocked: The rule `guarded` (judge `llama`) ended the answer, by a match in the text of the
-    answer. 3 questions took 120 ms together, the longest 60 ms; the call waited. They cost the
+    answer. 3 questions took 120 ms together, the longest 60.0 ms; the call waited. They cost the
     operator $0.00021.
     the client saw: The text before the match, and then `finish_reason` `content_filter`. What did
     not leave is not charged.

@@ -59,7 +59,7 @@ fn go_over(n: u128, model: &str, (more, whole): (i64, i64)) -> LedgerOperation {
 fn settle_by(n: u128, parts: &[(&str, i64)]) -> LedgerOperation {
     let all = parts.iter().flat_map(|(model, amount)| {
         lines(*amount).into_iter().map(|mut line| {
-            line.model = ModelName::new(*model).unwrap();
+            line.model = ModelName::new(model).unwrap();
             line
         })
     });
@@ -89,6 +89,9 @@ fn named(all: &[(&str, u64, u64)]) -> Vec<(String, u64, u64)> {
     all.iter().map(|(name, used, reserved)| ((*name).to_owned(), *used, *reserved)).collect()
 }
 
+/// The rules, the lines of the charge, and what the rules count then.
+type BudgetRow = (Vec<BudgetRule>, Vec<(&'static str, i64)>, Vec<(&'static str, u64, u64)>);
+
 #[test]
 fn each_line_counts_in_the_budget_of_its_own_model() {
     let by_model = || rule("each", BudgetScope::Model);
@@ -96,8 +99,8 @@ fn each_line_counts_in_the_budget_of_its_own_model() {
         |name, model: &str| BudgetRule { subject: Some(model.into()), ..rule(name, BudgetScope::Model) };
     let of = |rule: BudgetRule, measure| BudgetRule { measure, ..rule };
     let (tokens, requests) = (BudgetMeasure::Tokens, BudgetMeasure::Requests);
-    // The rules, the lines of the charge, and what the rules count then. The hold of 100 grows to 150.
-    let table: Vec<(Vec<BudgetRule>, Vec<(&str, i64)>, Vec<(&str, u64, u64)>)> = vec![
+    // The hold of 100 grows to 150.
+    let table: Vec<BudgetRow> = vec![
         (vec![by_model()], vec![(OTHER, 120)], vec![("each o/demo-2", 120, 0)]),
         (
             vec![by_model()],

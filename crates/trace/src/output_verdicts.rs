@@ -141,7 +141,7 @@ mod tests {
         ];
         assert_eq!(lines, expected);
         let lines: Vec<String> = judge_lines(&record()).collect();
-        let expected = "llama for the content rule guarded: 2 questions about the tool calls, 30 ms, beside the call, 1 unfit, \
+        let expected = "llama for the content rule guarded: 2 questions about the tool calls, 30.0 ms, beside the call, 1 unfit, \
                         1 without a verdict";
         assert_eq!(lines, [expected]);
     }

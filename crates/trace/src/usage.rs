@@ -198,10 +198,13 @@ impl UsageSums {
     }
 
     fn json(&self) -> Value {
-        let tokens: serde_json::Map<String, Value> = TokenClass::ALL
+        let mut tokens: serde_json::Map<String, Value> = TokenClass::ALL
             .into_iter()
             .map(|class| (class.name().to_owned(), self.tokens.of(class).into()))
             .collect();
+        if self.tokens.web_searches > 0 {
+            tokens.insert(TokenClass::WebSearch.name().to_owned(), self.tokens.web_searches.into());
+        }
         json!({
             "calls": self.calls,
             "completed": self.completed,

@@ -300,13 +300,15 @@ mod tests {
 
     /// Rows of a report: groups, and sums.
     type Rows<'r> = &'r [(&'r [&'r str], UsageSums)];
+    /// Groups, and the calls, the charge and the refused calls of each.
+    type Sums<'r> = &'r [(&'r [&'r str], u64, i64, u64)];
 
     #[test]
     fn calls_count_once_by_what_the_trace_of_one_gateway_says() {
         use UsageBy::{Key, Model, Project, User};
         // Groups; the rows of the own gateway and of two others; and the sum of them. The own gateway knows the calls of
         // the others without a name, as they know its own.
-        let table: [(&[UsageBy], [Rows<'_>; 3], &[(&[&str], u64, i64, u64)]); 6] = [
+        let table: [(&[UsageBy], [Rows<'_>; 3], Sums<'_>); 6] = [
             (
                 &[Key],
                 [

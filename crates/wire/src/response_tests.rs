@@ -130,7 +130,8 @@ fn what_is_refused_and_where() {
     for (more, code, param) in [
         (json!({"input": null}), Code::InvalidType, "input"),
         (json!({"input": []}), Code::MissingRequiredParameter, "input"),
-        (json!({"input": [{"type": "web_search_call"}]}), Code::UnsupportedContent, "input[0].type"),
+        (json!({"input": [{"type": "web_search_call"}]}), Code::MissingRequiredParameter, "input[0].action"),
+        (json!({"input": [{"type": "image_generation_call"}]}), Code::UnsupportedContent, "input[0].type"),
         (
             json!({"input": [{"type": "item_reference", "id": "x"}]}),
             Code::UnsupportedContent,

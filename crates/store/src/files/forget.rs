@@ -35,9 +35,8 @@ pub(crate) fn forget(
     let database = SqliteFile::open(path, CommitDurability::Full, FORMAT)?;
     let project = project.map(ProjectId::as_str);
     let mut search = FileSearch { database, segments: SegmentFolder::beside(path), user, project };
-    let mut removed = search.forget_files()?;
-    removed += search.forget_uploads()?;
-    let mut running = 0;
+    // Batches before files, because a batch that ends meanwhile writes files of results.
+    let (mut removed, mut running) = (0, 0);
     for (id, has_ended) in search.batches()? {
         if !has_ended {
             running += 1;
@@ -46,6 +45,8 @@ pub(crate) fn forget(
         while search.database.write(async |connection| rows::remove_batch_step(connection, &id).await)? {}
         removed += 1;
     }
+    removed += search.forget_files()?;
+    removed += search.forget_uploads()?;
     search.database.rewrite(Some(guard))?;
     Ok(ForgottenFiles { removed, running })
 }
