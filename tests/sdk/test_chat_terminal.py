@@ -120,7 +120,7 @@ def test_ctrl_c_cancels_the_answer_and_nothing_else(slow, terminal):
     assert slow.hung_up.wait(TIMEOUT_S), "the server sees the cancellation"
     chat.expect(r"\ncancelled(?s:.*)req_1\n>$")
     slow.release.set()
-    shown = say(chat, "go on", r"TTFT(?s:.*)prompt 20\s+\(16\s+cached\) · output\s+3 · \$0.0000015 ·\s+req_2")
+    shown = say(chat, "go on", r"TTFT(?s:.*)prompt\s+20\s+\(16\s+cached\) · output\s+3 · \$0.0000015 ·\s+req_2")
     assert "three" in shown and b"\x1b]0" not in chat.raw
     assert b"\x1b[2mTTFT" in chat.raw, "notes are dim"
     roles = [(message["role"], message["content"][:4]) for message in slow.bodies[1]["messages"]]

@@ -249,7 +249,7 @@ def test_the_explained_answer(client, server):
     assert abs(sum(stage["duration_us"] for stage in parts) - trace["duration_us"]) < 1
     assert abs(trace["server_us"] + trace["client_us"] - trace["duration_us"]) < 1
     # The block is the trace without what is known only when the call is over.
-    assert whole.headrace.keys() == trace.keys() - {"duration_us", "server_us", "after_us", "inter_token_us"}
+    assert whole.headrace.keys() == trace.keys() - {"duration_us", "server_us", "after_us", "inter_token_us", "sent"}
     assert whole.headrace["outcome"] == {"finish_reasons": trace["outcome"]["finish_reasons"]}
     for field in ("model", "usage"):
         assert whole.headrace[field] == trace[field], field

@@ -143,7 +143,7 @@ fn what_is_refused_and_where() {
         (
             json!({"input": [{"type": "function_call_output", "call_id": "c", "output": ""}]}),
             Code::InvalidValue,
-            "input[0]",
+            "input",
         ),
         (
             json!({"input": [{"type": "compaction", "encrypted_content": "gAAA"}]}),

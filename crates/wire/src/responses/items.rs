@@ -371,15 +371,16 @@ pub(super) fn check(conversation: &Conversation, origins: &[MessageOrigin]) -> R
     for (at, message) in conversation.messages.iter().enumerate() {
         called.extend(message.tool_calls.iter().map(|call| call.id.as_str()));
         if message.tool_call_id.as_deref().is_some_and(|id| !called.contains(id)) {
-            let message = "an output names a call that is not before it; send the call too, or the response that it was in as \
-                           `previous_response_id`";
-            let fault = FieldFault::new(Code::InvalidValue, message);
-            return Err(match origins.get(at) {
-                Some(MessageOrigin::Message { index, .. }) => {
-                    fault.under_index(*index as usize).under_key("input")
-                }
-                _ => fault.under_key("input"),
-            });
+            let item = match origins.get(at) {
+                Some(MessageOrigin::Message { index, .. }) => format!(" (item {index})"),
+                _ => String::new(),
+            };
+            let message = format!(
+                "an output{item} names a call that is not before it; send the call too, or the response that it was in as \
+                 `previous_response_id`"
+            );
+            // OpenAI's servers name the whole input, too.
+            return Err(FieldFault::new(Code::InvalidValue, message).under_key("input"));
         }
     }
     if conversation.messages.is_empty() {

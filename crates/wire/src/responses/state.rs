@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(all.origin(3), MessageOrigin::Message { index: 0, block: None });
         // Without its call, an output is refused.
         let refused = with_history(asked.clone(), &before[..1], &WireLimits::default()).unwrap_err();
-        assert_eq!((refused.code, refused.param.as_deref()), (Code::InvalidValue, Some("input[0]")));
+        assert_eq!((refused.code, refused.param.as_deref()), (Code::InvalidValue, Some("input")));
         let few = WireLimits { max_messages: 3, ..WireLimits::default() };
         let refused = with_history(asked, &before, &few).unwrap_err();
         assert_eq!(refused.code, Code::ArrayAboveMaxLength);
