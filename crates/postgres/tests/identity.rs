@@ -16,7 +16,7 @@ use headrace_identity::{
     AddressList, AuthRefusal, Directory, ExposeSecret as _, GroupProfile, HashSecret, IdentityContents,
     IdentityError, KeyChange, KeyDetailStore as _, KeyEnd, KeyStore as _, KeyUse, NewKey, OperatorScope,
     Operators, RateLimits, Revocation, Role, ScimSubject, SecretString, StoreError, TierHolder, TierRules,
-    UserLogin, UserProfile,
+    UserLogin, UserProfile, UserRecord,
 };
 use headrace_postgres::{PostgresKeyStore, PostgresSecrets, PostgresUrl, SetupLock};
 
@@ -305,7 +305,14 @@ fn a_user_that_one_gateway_deactivates_ends_on_the_others_and_no_change_is_lost(
         let uses = copy.key_uses(UnixNanos::new(0)).unwrap();
         assert!(uses.contains(&used) && uses.len() == contents.uses.len(), "{uses:?}");
         let copied = Directory::open(copy, HashSecret::new([7; 32])).unwrap();
-        assert_eq!((copied.users(None), copied.groups(None)), (here.users(None), here.groups(None)));
+        let seen = copied.users(None).into_iter().find(|user| user.id == ann.id).unwrap();
+        assert_eq!(seen.last_seen, Some(now));
+        // Only the store knows the last use yet, so the first directory does not.
+        let unseen = |directory: &Directory| -> Vec<UserRecord> {
+            let users = directory.users(None).into_iter();
+            users.map(|user| UserRecord { last_seen: None, ..user }).collect()
+        };
+        assert_eq!((unseen(&copied), copied.groups(None)), (unseen(&here), here.groups(None)));
     }
 }
 
