@@ -138,7 +138,9 @@ fn an_approval_answers_its_request_and_the_call_answers_the_approval() {
         crate::responses::with_history(read(&next).unwrap(), &[&history], &WireLimits::default()).unwrap();
     assert_eq!(conversation(&after).messages.len(), 2);
     let lost = read(&with(&json!({"input": [{"role": "user", "content": "hi"}, answer(true, Value::Null)]})));
-    assert_eq!(lost.unwrap_err().param.as_deref(), Some("input[1]"));
+    let lost = lost.unwrap_err();
+    assert_eq!(lost.param.as_deref(), Some("input"));
+    assert!(lost.to_string().contains("an output (item 1) names a call"), "{lost}");
 }
 
 #[test]

@@ -120,7 +120,11 @@ function spend(panel, signal) {
 function without(missing) {
   if (missing.length === 0) return null;
   const names = missing.map(({ gateway, why }) => `${gateway} (${why})`).join(', ');
-  return h('p', { class: 'small muted' }, `Calls have no key, user, tag or upstream here if they ran on ${names}.`);
+  return h(
+    'p',
+    { class: 'small muted' },
+    `Calls have no key, user, tag or upstream here if they ran on ${names}.`,
+  );
 }
 
 function usageTable(rows, by) {
